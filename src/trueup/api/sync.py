@@ -21,7 +21,9 @@ from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.status import SyncStatus
 from trueup.verbs.sync.totals import Totals, Until
-from trueup.verbs.sync_ddl import change_tables
+from trueup.verbs.sync_ddl import apply_ddl, change_tables
+from trueup.verbs.sync_ddl.apply_ddl import Applied
+from trueup.verbs.sync_ddl.ddl import Differences
 
 
 def two_nodes(
@@ -103,16 +105,20 @@ class Sync:
         close_keys: int = 1000,
         close_seconds: float = 1.0,
         interval: float = 0.2,
+        follow_ddl: bool = False,
         progress: Progress | None = None,
     ) -> Totals:
         """Apply changes in rounds and return the totals.
 
         `close` ends when a round had at most `close_keys` keys, took at most `close_seconds` seconds, and left nothing;
-        `follow` ends when `stop` is called elsewhere; `once` is one round.
+        `follow` ends when `stop` is called elsewhere; `once` is one round. With `follow_ddl`, changes of the tables are
+        applied on the target as `apply_ddl` does, except what drops something there.
         """
         until = Until(how == "once", how == "follow", close_keys, close_seconds, interval)
         with self._task("SYNC_RUN", "no change is lost; run the same command again") as task:
-            totals = path.run(self._request, until, progress or Silent(), task.heartbeat)
+            shown = progress or Silent()
+            follower = apply_ddl.Follower(self._request, shown) if follow_ddl else None
+            totals = path.run(self._request, until, shown, task.heartbeat, follower)
             task.finish(totals.as_json())
             return totals
 
@@ -139,6 +145,18 @@ class Sync:
     def remove(self, tables: Sequence[str], *, timeout: float = 30.0) -> tuple[str, ...]:
         """Remove tables from the started sync and return their names; their rows on the target stay."""
         return change_tables.remove(self._request, tables, timeout=timeout)
+
+    def ddl(self) -> Differences:
+        """Return the statements that make the tables of the target like those of the source; write nothing."""
+        return apply_ddl.differences(self._request)
+
+    def apply_ddl(self, *, timeout: float = 30.0) -> list[Applied]:
+        """Apply these statements on the target, one transaction per table, and return what became of them.
+
+        Tables that were dropped on the source are dropped too. New tables are added to the sync, and the next rounds
+        copy their rows. `timeout` limits the seconds to wait for the locks of each table.
+        """
+        return apply_ddl.apply(self._request, drops=True, timeout=timeout)[0]
 
     def stop(self, *, timeout: float = 60.0) -> bool:
         """End the running sync after its round; return whether one was running."""

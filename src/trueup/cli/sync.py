@@ -109,9 +109,10 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
     SHARED["close_keys"],
     option("--close-seconds", "S", "Few changes are left if a round takes at most S seconds.", 1.0, SECONDS),
     interval_option(0.2),
+    flag("--follow-ddl", "Apply changes of the tables on the target, except what drops something there."),
     *_WORK,
 )
-def run(how: Literal["close", "follow", "once"], quiet: bool, **options: Any) -> int:
+def run(how: Literal["close", "follow", "once"], quiet: bool, follow_ddl: bool, **options: Any) -> int:
     """Apply changes in rounds, until few are left, until it is stopped, or once.
 
     A table whose definition was changed is set aside: its changes stay in the change log, and all other tables go on.
@@ -120,7 +121,7 @@ def run(how: Literal["close", "follow", "once"], quiet: bool, **options: Any) ->
     \b
     Examples:
       trueup sync run --from n1 --to n2
-      trueup sync run --from n1 --to n2 --follow
+      trueup sync run --from n1 --to n2 --follow --follow-ddl
       trueup sync run --from n1 --to n2 --once --json
     """
     from trueup.engine.progress import Shown
@@ -128,7 +129,7 @@ def run(how: Literal["close", "follow", "once"], quiet: bool, **options: Any) ->
     end = {name: options.pop(name) for name in ("close_keys", "close_seconds", "interval")}
     as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
-        totals = sync.run(how, progress=progress, **end)
+        totals = sync.run(how, follow_ddl=follow_ddl, progress=progress, **end)
     lines = [totals.text(), *(f"SET ASIDE: {problem}; to fix it: {problem.cure}" for problem in totals.aside)]
     show(totals.as_json(), "\n".join(lines), as_json=as_json, quiet=quiet)
     return 2 if totals.aside else 0
@@ -160,8 +161,8 @@ def status(**options: Any) -> int:
 def add(names: tuple[str, ...], quiet: bool, timeout: float, **options: Any) -> None:
     """Add tables to a started sync, also while it runs, and copy only their rows. A table of the sync is copied again.
 
-    TABLE is a name or a pattern with * and ?. The table must exist on the target, with the same definition. After a
-    kill, run it again to continue.
+    TABLE is a name or a pattern with * and ?. The table must exist on the target, with the same definition (trueup sync
+    ddl --apply creates and adds it). After a kill, run it again to continue.
 
     \b
     Examples:
@@ -192,6 +193,34 @@ def remove(names: tuple[str, ...], timeout: float, **options: Any) -> None:
     as_json, sync = _sync(options)
     removed = sync.remove(names, timeout=timeout)
     show({"removed": list(removed)}, f"removed {', '.join(removed)} from the sync", as_json=as_json)
+
+
+@sync.command()
+@_options(flag("--apply", "Apply the statements on the target.", key="applies"), timeout_option(30.0))
+def ddl(applies: bool, timeout: float, **options: Any) -> int:
+    """Show the statements that make the tables of the target like those of the source, or apply them.
+
+    Tables and columns are recognized by their numbers, so a rename is not a drop. Each table is one transaction, with
+    short attempts for its locks. Rows that would have to be converted are deleted and copied again by the rounds.
+    Tables that were dropped on the source are dropped on the target only by this command. The exit code is 2 if a
+    statement was not applied.
+
+    \b
+    Examples:
+      trueup sync ddl --from n1 --to n2
+      trueup sync ddl --from n1 --to n2 --apply
+    """
+    from trueup.verbs.sync_ddl.text import applied_text, as_json_values, ddl_text
+
+    as_json, sync = _sync(options)
+    if not applies:
+        found = sync.ddl()
+        show(as_json_values(found), ddl_text(found), as_json=as_json)
+        return 0
+    done = sync.apply_ddl(timeout=timeout)
+    values = [{"table": each.change.table, "problem": each.problem} for each in done]
+    show({"applied": values}, applied_text(done), as_json=as_json)
+    return 2 if any(each.problem for each in done) else 0
 
 
 @sync.command()

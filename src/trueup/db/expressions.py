@@ -36,7 +36,7 @@ _CONDITION = sql.SQL("SELECT 1 FROM {source} WHERE (\n{text}\n)")
 _VALUE = sql.SQL("SELECT (\n{text}\n) FROM {source}")
 _SHARD = sql.SQL("SELECT (\n{text}\n)::bigint FROM {source}")
 _QUERY = sql.SQL("SELECT 1 FROM (\n{text}\n) q")
-FORMS = {"condition": _CONDITION, "shard": _SHARD, "query": _QUERY}
+FORMS = {"condition": _CONDITION, "value": _VALUE, "shard": _SHARD, "query": _QUERY}
 _TREE = "SET LOCAL debug_print_rewritten = on; SET LOCAL debug_pretty_print = off; SET LOCAL client_min_messages = log"
 
 

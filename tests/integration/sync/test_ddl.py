@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from trueup.testing.postgres import Server
 from trueup.verbs.sync import changelog, ending
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.totals import Until
-from trueup.verbs.sync_ddl import change_tables
+from trueup.verbs.sync_ddl import apply_ddl, change_tables
+from trueup.verbs.sync_ddl.text import ddl_text
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 # A table per kind of change, and one that must go on.
@@ -40,6 +41,49 @@ CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
 CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20);"""
 
 
+CREATED = """CREATE TABLE created (id serial PRIMARY KEY, n int CONSTRAINT positive CHECK (n > 0), "Odd ""Name" text,
+    twice int GENERATED ALWAYS AS (n * 2) STORED, o int REFERENCES other, at timestamptz NOT NULL DEFAULT now());
+CREATE INDEX ON created (n) WHERE n > 3;"""
+# What a running sync applies by itself.
+FOLLOWED = ["constant", "volatile", "bare", "typed", "renamed_column", "parts"]
+FOLLOWED += ["created", "fresh", "renamed_again", "renamed"]
+AT_ONCE = """
+ALTER TABLE constant ADD COLUMN d text NOT NULL DEFAULT 'x'; ALTER TABLE volatile RENAME u TO x;
+ALTER TABLE volatile RENAME n TO u; ALTER TABLE renamed RENAME TO renamed_again; ALTER TABLE swapped RENAME TO renamed;
+ALTER TABLE bare ALTER n SET DEFAULT 5, ADD CHECK (id > 0);
+UPDATE bare SET n = 1 WHERE n IS NULL; ALTER TABLE bare ALTER n SET NOT NULL; CREATE INDEX ON bare (n);
+ALTER TABLE typed ALTER n TYPE numeric(20, 2) USING n / 3.0;
+ALTER TABLE renamed_column ALTER n TYPE text; CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30);
+INSERT INTO parts VALUES (4, 25); ALTER TABLE parts DETACH PARTITION parts_2; DROP TABLE parts_2;
+CREATE TABLE fresh (id bigint GENERATED ALWAYS AS IDENTITY (START 7) PRIMARY KEY, x int UNIQUE);
+INSERT INTO fresh (x) SELECT generate_series(1, 5); ALTER TABLE dropped_column DROP u;
+ALTER TABLE created ADD COLUMN s serial; UPDATE other SET n = n + 1;
+"""
+
+
+def apply(pair: Pair) -> None:
+    """Apply the statements that `trueup sync ddl` shows."""
+    shown = ddl_text(apply_ddl.differences(pair.request))
+    done, _ = apply_ddl.apply(pair.request, drops=True, timeout=30)
+    assert done
+    assert all(statement.text in shown for each in done for statement in each.change.statements)
+    assert not [each.problem for each in done if each.problem]
+
+
+@pytest.fixture
+def role(server: Server, versions: Pair) -> Iterator[str]:
+    """A role without rights, on both servers."""
+    name = f"stranger_{os.getpid()}"
+    places = {database.server.port: database for database in (versions.source, versions.target)}
+    for database in places.values():
+        database.execute(f"CREATE ROLE {name}")
+    yield name
+    for database in (versions.source, versions.target):
+        database.execute(f"DROP OWNED BY {name}")
+    for database in places.values():
+        database.execute(f"DROP ROLE {name}")
+
+
 @pytest.fixture
 def versions(pair: Pair, fresh_server: Callable[..., Server]) -> Pair:
     """A sync from PostgreSQL 15, if it is installed, to 18."""
@@ -52,14 +96,15 @@ def versions(pair: Pair, fresh_server: Callable[..., Server]) -> Pair:
 class Follower:
     """A sync that runs in a thread."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, *, follow_ddl: bool) -> None:
         self.pair = pair
+        self.follow_ddl = apply_ddl.Follower(pair.request, Silent()) if follow_ddl else None
         self.errors: list[BaseException] = []
 
     def follow(self) -> None:
         try:
             until = Until(follow=True, interval=0.02, sequences=1.0)
-            sync.run(self.pair.request, until, Silent(), self.pair.messages.append)
+            sync.run(self.pair.request, until, Silent(), self.pair.messages.append, self.follow_ddl)
         except BaseException as error:
             self.errors.append(error)
 
@@ -67,7 +112,7 @@ class Follower:
         give_up = time.monotonic() + 60
         while not condition():
             assert not self.errors, self.errors
-            assert time.monotonic() < give_up, what
+            assert time.monotonic() < give_up, f"{what}; set aside: {self.aside()}"
             time.sleep(0.02)
 
     def aside(self) -> dict[str, str]:
@@ -84,19 +129,19 @@ class Follower:
         query = f"SELECT count(*) FROM other WHERE id = {number}"
         self.wait(lambda: self.pair.target.execute(query) == [(1,)], f"other rows after change {number}")
 
-    def wait_for_equal(self, table: str) -> None:
+    def wait_for_equal(self, table: str, aside: Collection[str] = ()) -> None:
         def is_equal() -> bool:
-            if self.aside():
+            if set(self.aside()) != {*aside}:
                 return False
             source, target = self.pair.rows(f"SELECT to_jsonb(t) FROM {table} t ORDER BY 1")
             return source == target
 
-        self.wait(is_equal, f"{table} is not equal: {self.aside()}")
+        self.wait(is_equal, f"{table} is not equal")
 
 
 @contextmanager
-def following(pair: Pair) -> Iterator[Follower]:
-    follower = Follower(pair)
+def following(pair: Pair, *, follow_ddl: bool = False) -> Iterator[Follower]:
+    follower = Follower(pair, follow_ddl=follow_ddl)
     thread = threading.Thread(target=follower.follow, daemon=True)
     thread.start()
     try:
@@ -111,7 +156,7 @@ def interrupt(*arguments: object, **options: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_each_kind_of_change_concerns_one_table(versions: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_change_concerns_one_table(versions: Pair, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = versions
     pair.both(TABLES + PARTS)
     pair.source.execute(ROWS)
@@ -123,7 +168,7 @@ def test_each_kind_of_change_concerns_one_table(versions: Pair, monkeypatch: pyt
             pair.source.execute(f"INSERT INTO {name} (id, u) VALUES (100, 100)")
             follower.wait_for_others(number)
             follower.wait_for_aside(f"public.{table}")
-            pair.target.execute(f"ALTER TABLE {table} {change.split(' USING')[0]}")
+            apply(pair)
             follower.wait_for_equal(name)
         # Values that change without a trigger and with the same type.
         pair.source.execute("ALTER TABLE used ALTER n TYPE int USING n * 2 + 1")
@@ -141,7 +186,7 @@ def test_each_kind_of_change_concerns_one_table(versions: Pair, monkeypatch: pyt
         pair.source.execute(f"{new}; INSERT INTO parts VALUES (1, 25)")
         follower.wait_for_aside("public.parts")
         follower.wait_for_others(51)
-        pair.target.execute(new)
+        apply(pair)
         follower.wait_for_equal("parts")
         pair.source.execute("ALTER TABLE parts DETACH PARTITION parts_1; DROP TABLE parts_1")
         follower.wait_for_equal("parts")
@@ -154,23 +199,35 @@ def test_each_kind_of_change_concerns_one_table(versions: Pair, monkeypatch: pyt
         pair.target.execute("ALTER TABLE other DROP CONSTRAINT other_u_key")
         follower.wait_for_equal("other")
         # New and dropped tables.
-        pair.source.execute("CREATE TABLE created (id int PRIMARY KEY); DROP TABLE t9")
-        follower.wait_for_aside("public.created", "public.t9")
+        pair.source.execute(CREATED + "INSERT INTO created (n) SELECT generate_series(1, 9); DROP TABLE t9")
+        follower.wait_for_aside("public.created", "sequence public.created_id_seq", "public.t9")
         follower.wait_for_others(70)
-        # The new table is added while the sync runs; the first attempt is killed behind the triggers.
-        pair.target.execute("CREATE TABLE created (id int PRIMARY KEY)")
-        pair.source.execute("INSERT INTO created SELECT generate_series(1, 9)")
+        apply(pair)
+        follower.wait_for_equal("created")
+        query = "SELECT to_regclass('t9'), count(*) FROM pg_constraint WHERE conname = 'positive'"
+        assert pair.target.execute(query) == [(None, 1)]
+        # A default with code of another role would run with our rights.
+        pair.both("CREATE FUNCTION theirs() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        pair.both(f"ALTER FUNCTION theirs() OWNER TO {role}")
+        pair.source.execute("ALTER TABLE bare ADD COLUMN d int DEFAULT theirs()")
+        follower.wait_for_aside("public.bare")
+        (refused,) = apply_ddl.apply(pair.request, drops=True, timeout=30)[0]
+        assert f"calls the function public.theirs() of the role {role}" in refused.problem
+        pair.source.execute("ALTER TABLE bare DROP COLUMN d")
+        follower.wait_for_equal("bare")
+        # A table is added while the sync runs; the first attempt is killed behind the triggers.
+        pair.both("CREATE TABLE added (id int PRIMARY KEY)")
+        pair.source.execute("INSERT INTO added SELECT generate_series(1, 9)")
         with monkeypatch.context() as patch:
             patch.setattr(changelog, "wait_for_older_transactions", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                change_tables.add(pair.request, ["created"])
-        pair.source.execute("DELETE FROM created WHERE id = 1; INSERT INTO created VALUES (10)")
-        assert set(follower.aside()) == {"public.created", "public.t9"}
-        assert change_tables.add(pair.request, ["created"]) == ("public.created",)
+                change_tables.add(pair.request, ["added"])
+        pair.source.execute("DELETE FROM added WHERE id = 1; INSERT INTO added VALUES (10)")
+        follower.wait_for_aside("public.added")
+        assert change_tables.add(pair.request, ["added"]) == ("public.added",)
         assert change_tables.wait_until_copied(pair.request, timeout=60)
-        assert change_tables.remove(pair.request, ["t9"], timeout=30) == ("public.t9",)
-        pair.source.execute("INSERT INTO created VALUES (11)")
-        follower.wait_for_equal("created")
+        pair.source.execute("INSERT INTO added VALUES (11)")
+        follower.wait_for_equal("added")
         # Triggers that were disabled for a while: the table is copied again.
         pair.source.execute(
             "ALTER TABLE used DISABLE TRIGGER ALL; DELETE FROM used; ALTER TABLE used ENABLE TRIGGER ALL"
@@ -185,3 +242,20 @@ def test_each_kind_of_change_concerns_one_table(versions: Pair, monkeypatch: pyt
     assert not pair.run().aside
     assert pair.target.execute("SELECT left_out FROM trueup.syncs") == [(["public.used"],)]
     assert pair.source.execute("SELECT count(*) FROM trueup_log.pods_main") == [(0,)]
+
+
+def test_a_running_sync_follows_all_kinds_at_once_and_drops_nothing(versions: Pair) -> None:
+    pair = versions
+    pair.both(TABLES + PARTS + CREATED)
+    pair.source.execute(ROWS + "; UPDATE bare SET n = NULL WHERE id < 9; INSERT INTO created (n) VALUES (1), (2)")
+    pair.start()
+    with following(pair, follow_ddl=True) as follower:
+        pair.source.execute(AT_ONCE)
+        for table in FOLLOWED:
+            follower.wait_for_equal(table, aside={"public.dropped_column"})
+        # Dropped on the source, and kept here.
+        assert pair.target.execute("SELECT count(u) FROM dropped_column") == [(40,)]
+    apply(pair)
+    assert not pair.run().aside
+    pair.check_equal([*FOLLOWED, "dropped_column"])
+    assert ddl_text(apply_ddl.differences(pair.request)) == "the tables of both databases are the same"

@@ -12,9 +12,9 @@ from trueup.config.wording import counted
 from trueup.db.connection import Connection, Cursor
 from trueup.db.foreign_keys import ForeignKey, TableName, orphans
 from trueup.db.names import display_name
+from trueup.db.sequences import Values
 from trueup.db.statements import load
 from trueup.errors import TrueupError
-from trueup.verbs.sync.sequences import Values
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString

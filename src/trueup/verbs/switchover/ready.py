@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from trueup.config.wording import counted
+from trueup.db import sequences
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.rows.write import disabled_triggers as triggers
@@ -20,7 +21,6 @@ from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.request import DIGEST, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import TableLocked, Validated, digested_tables
-from trueup.verbs.sync import sequences
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.round import checked_transaction

@@ -17,7 +17,7 @@ from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Plan, Problem, SyncTable
 
 SEQUENCE = "sequence "
-_SAME = "make both tables the same"
+_SAME = "make both tables the same: trueup sync ddl"
 _AGAIN = "copy the table again: trueup sync add {}"
 
 
@@ -120,7 +120,7 @@ def _gone(member: Member, names: Mapping[int, str]) -> Problem:
         )
     if name is not None:
         return _moved(member, name)
-    cure = f"remove it from the sync: trueup sync remove {member.name}"
+    cure = f"drop it on the target too: trueup sync ddl --apply; or keep it there: trueup sync remove {member.name}"
     return Problem(member.name, "it was dropped on the source", cure)
 
 

@@ -190,9 +190,9 @@ def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[list
     return recorded, problems
 
 
-def reload(log: Session, name: str, table: SyncTable, reason: str) -> None:
-    """Let the next round copy all rows of a table."""
-    quoted = sql.Identifier(*table.name).as_string(log.connection)
+def reload(log: Session, name: str, table: tuple[str, str], reason: str) -> None:
+    """Let the next round copy all rows of a table, given by schema and name."""
+    quoted = sql.Identifier(*table).as_string(log.connection)
     log.call("tube_backfill_schedule", name, quoted, reason=reason)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -20,17 +20,24 @@ REPORT_SECONDS = 5.0
 # between two openings is at least this many seconds, and this many times the time that one takes.
 LEAST_SECONDS = 1.0
 TIMES = 10.0
+RETRY_DDL_SECONDS = 30.0
 # How often the link is opened again before a run ends.
 LAST_OPENINGS = 3
+
+
+# Applies changes of the tables on the target; returns whether it applied some, and whether some failed.
+FollowDdl = Callable[[], tuple[bool, bool]]
 
 
 class Following:
     """What a running sync knows from one opened link to the next one."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, follow_ddl: FollowDdl | None = None) -> None:
         # The link is not up to date: open it again.
         self.has_to_open = False
         self._progress = progress
+        self._follow_ddl = follow_ddl
+        self._retry_at: float | None = None
         self._reported: tuple[Problem, ...] = ()
         # Tables whose rows the target refused, and why. They are tried again when a table was changed.
         self._refused: dict[str, str] = {}
@@ -43,6 +50,10 @@ class Following:
         began = time.monotonic()
         self.has_to_open = False
         link = opened.link(sets_aside=True, refused=self._refused)
+        if self._follow_ddl is not None:
+            while (done := self._follow_ddl())[0]:
+                link = opened.link(sets_aside=True, refused=self._refused)
+            self._retry_at = time.monotonic() + RETRY_DDL_SECONDS if done[1] else None
         self._opened_at = time.monotonic()
         self._took = self._opened_at - began
         for problem in link.aside:
@@ -85,7 +96,8 @@ class Following:
             # The result has to name what was created meanwhile.
             self._last_openings += 1
             is_due = self._last_openings <= LAST_OPENINGS
-        self.has_to_open = last.is_outdated and is_due and not last.stop_asked
+        is_retried = self._retry_at is not None and time.monotonic() >= self._retry_at
+        self.has_to_open = ((last.is_outdated and is_due) or is_retried) and not last.stop_asked
 
     @contextmanager
     def _errors(self, link: Link) -> Iterator[None]:

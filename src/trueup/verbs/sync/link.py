@@ -252,7 +252,7 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
             check.refuse(replace(plan, problems=tuple(problems)))
         with state.writing(target, name, epoch):
             for table in members.record(source, target, name, tables):
-                changelog.reload(log, name, table, "its columns were changed on the target")
+                changelog.reload(log, name, table.name, "its columns were changed on the target")
             state.set_aside(target, name, problems)
             names = members.follow_names(target, stored, known, tables)
     history.reader(name).done(ends.marker, stored.mark)

@@ -7,6 +7,7 @@ from typing import Any
 
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.names import display_name
+from trueup.db.sequences import Sequence
 from trueup.errors import CheckFailed
 from trueup.rows.encode import row_id
 from trueup.rows.spec import TableSpec
@@ -65,20 +66,6 @@ class SyncTable:
 
     def __str__(self) -> str:
         return display_name(*self.name)
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """One sequence, and the column that owns it, if any."""
-
-    schema: str
-    name: str
-    owner: str = ""
-    # Type, start, increment, limits, cache and cycle: must be the same on both sides.
-    definition: str = ""
-
-    def __str__(self) -> str:
-        return display_name(self.schema, self.name)
 
 
 @dataclass(frozen=True)

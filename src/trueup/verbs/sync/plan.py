@@ -17,6 +17,7 @@ from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign
 from trueup.db.names import display_name
 from trueup.db.patterns import parse_patterns
 from trueup.db.schema import compare_schemas, read_schema, without_newest_versions
+from trueup.db.sequences import Sequence
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
@@ -27,7 +28,7 @@ from trueup.rows.write.disabled_triggers import Trigger, firing, recorded
 from trueup.rows.write.ordered import can_wait
 from trueup.rows.write.target import target_of
 from trueup.rows.write.triggers import silence_triggers
-from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, Sequence, SyncTable
+from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, SyncTable
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.target_schema.left_out import find_left_out

@@ -19,7 +19,7 @@ from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError
 from trueup.verbs.sync import changelog, check, history, members, snapshot_copy, state
-from trueup.verbs.sync.following import Following
+from trueup.verbs.sync.following import FollowDdl, Following
 from trueup.verbs.sync.link import open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
 from trueup.verbs.sync.plan import not_created
@@ -82,13 +82,17 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
 
 
 def run(
-    request: SyncRequest, until: Until, progress: Progress, heartbeat: Callable[[dict[str, Any]], object]
+    request: SyncRequest,
+    until: Until,
+    progress: Progress,
+    heartbeat: Callable[[dict[str, Any]], object],
+    follow_ddl: FollowDdl | None = None,
 ) -> Totals:
     """Run rounds until `until` is reached; `heartbeat` gets the totals every few seconds.
 
-    Tables whose definition was changed are set aside, and the other ones go on.
+    Tables whose definition was changed are set aside, and the other ones go on; `follow_ddl` changes the target.
     """
-    totals, following = Totals(), Following(progress)
+    totals, following = Totals(), Following(progress, follow_ddl)
     began = time.monotonic()
     while True:
         try:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from trueup.db import reader
+from trueup.db import reader, sequences
 from trueup.db.connection import one_value
 from trueup.db.foreign_keys import TableName
 from trueup.engine.choose import EngineStarter
@@ -16,7 +16,7 @@ from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.errors import QueryError
 from trueup.rows.write.ordered import write_ordered
-from trueup.verbs.sync import chain, sequences, state
+from trueup.verbs.sync import chain, state
 from trueup.verbs.sync import round as small
 from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link

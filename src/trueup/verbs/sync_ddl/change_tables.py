@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.1
 def add(request: SyncRequest, names: Sequence[str]) -> tuple[str, ...]:
     """Add tables to a started sync, or copy tables of it again; return their names. The next round copies the rows."""
     with open_ends(request.source, request.target, request.name) as (source, target):
-        stored = _running(request, source, target)
+        stored = running(request, source, target)
         chosen = matching_tables(source, names)
         tables = _addable(request, source, target, stored, chosen)
         with changelog.open_log(request.source) as log:
@@ -41,7 +41,7 @@ def add(request: SyncRequest, names: Sequence[str]) -> tuple[str, ...]:
             changelog.wait_for_older_transactions(log, timeout=request.timeout)
             # Before the table is recorded: it must not be in the sync without this.
             for table in tables:
-                changelog.reload(log, stored.sync, table, "it was added")
+                changelog.reload(log, stored.sync, table.name, "it was added")
             _record(source, target, stored, tables)
             changelog.forget_detached(log, stored.sync)
         return tuple(map(str, tables))
@@ -50,7 +50,7 @@ def add(request: SyncRequest, names: Sequence[str]) -> tuple[str, ...]:
 def remove(request: SyncRequest, names: Sequence[str], *, timeout: float) -> tuple[str, ...]:
     """Remove tables from a started sync; return their names. Their rows on the target stay."""
     with open_ends(request.source, request.target, request.name) as (source, target):
-        stored = _running(request, source, target)
+        stored = running(request, source, target)
         _refuse_switchover(request, source, target, stored)
         known = members.read(target, stored.sync)
         of_sync = {member.name: member for member in known.values()}
@@ -88,7 +88,7 @@ def wait_until_copied(request: SyncRequest, *, timeout: float) -> bool:
             time.sleep(_POLL_SECONDS)
 
 
-def _running(request: SyncRequest, source: Connection, target: Connection) -> State:
+def running(request: SyncRequest, source: Connection, target: Connection) -> State:
     stored = state.expect(target, request.name, state.identity(source), request.target.name)
     if stored.phase != "running":
         raise CheckFailed(

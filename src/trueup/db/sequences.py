@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
 from psycopg import sql
 
 from trueup.db.connection import Connection, Cursor
-from trueup.verbs.sync.model import Sequence
+from trueup.db.names import display_name
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One sequence, and the column that owns it, if any."""
+
+    schema: str
+    name: str
+    owner: str = ""
+    # Type, start, increment, limits, cache and cycle: must be the same on both sides.
+    definition: str = ""
+
+    def __str__(self) -> str:
+        return display_name(self.schema, self.name)
+
 
 Values = Mapping[Sequence, tuple[int, bool]]
 

@@ -1,0 +1,192 @@
+"""Apply the statements of `ddl` on the target: one transaction per table, with short attempts for its locks.
+
+Expressions of the source (defaults, checks, generated columns) were written by other roles. For a superuser they are
+checked as `foreign_code` does, before a statement could run them; if one calls code of another role, nothing of the
+table is applied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+import psycopg
+from psycopg import sql
+
+from trueup.config.settings import ExpressionSettings
+from trueup.db.connection import Connection, one_value
+from trueup.db.durable import durable_transaction
+from trueup.db.expressions import Expression, examine
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
+from trueup.db.names import quoted_name
+from trueup.db.node import error_from_server
+from trueup.db.statements import load
+from trueup.engine.progress import Progress
+from trueup.errors import CheckFailed, TrueupError
+from trueup.rows.write.triggers import silence_triggers
+from trueup.verbs.sync import changelog, check, members
+from trueup.verbs.sync.link import open_ends
+from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.state import State
+from trueup.verbs.sync_ddl import change_tables, ddl
+from trueup.verbs.sync_ddl.ddl import Change, Differences
+
+# A session in the queue of a lock makes others wait behind it: leave the queue after this time, and join it again.
+_ATTEMPT_MS = 300
+_PAUSE = 0.1
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of a change."""
+
+    change: Change
+    # Why it was not applied; "": it was.
+    problem: str = ""
+
+
+def differences(request: SyncRequest) -> Differences:
+    """Return the statements that make the tables of the target like those of the source; write nothing."""
+    with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
+        return _differences(request, source, target)
+
+
+def _differences(request: SyncRequest, source: Connection, target: Connection) -> Differences:
+    stored = change_tables.running(request, source, target)
+    _, problems = check.plan_live(source, target, stored, request.node_names)
+    # Rows that the target refused are problems that only the running sync knows.
+    problems += [problem for problem in stored.aside if problem not in problems]
+    return ddl.find(source, target, members.read(target, stored.sync), problems)
+
+
+def apply(
+    request: SyncRequest, *, drops: bool, timeout: float, known: Container[Change] = ()
+) -> tuple[list[Applied], Differences]:
+    """Apply the changes, table by table, without those in `known`; return what became of them, and all differences.
+
+    Without `drops` nothing is dropped on the target. A table that was created is added to the sync, and the next round
+    copies its rows.
+    """
+    done: list[Applied] = []
+    with open_ends(request.source, request.target, request.name) as (source, target):
+        stored = change_tables.running(request, source, target)
+        found = _differences(request, source, target)
+        for change in found.changes:
+            wanted = change if drops else change.without_drops()
+            if not wanted.statements or wanted in known:
+                continue
+            try:
+                if wanted.removes:
+                    change_tables.remove(request, [wanted.table], timeout=timeout)
+                _apply(request, target, stored, wanted, timeout)
+                if wanted.creates:
+                    change_tables.add(request, [wanted.table])
+                done.append(Applied(wanted))
+            except (TrueupError, psycopg.Error) as error:
+                done.append(Applied(wanted, str(error_from_server(error, request.target))))
+    return done, found
+
+
+class Follower:
+    """Applies the changes of a running sync when it sees them (`--follow-ddl`)."""
+
+    def __init__(self, request: SyncRequest, progress: Progress, *, timeout: float = 30.0) -> None:
+        self._request = request
+        self._progress = progress
+        self._timeout = timeout
+        # A change that is found again after it was applied is only printed in another way by the other server.
+        self._applied: set[Change] = set()
+        self._reported: set[str] = set()
+
+    def __call__(self) -> tuple[bool, bool]:
+        """Apply what can be applied; return whether something was, and whether something failed."""
+        done, found = apply(self._request, drops=False, timeout=self._timeout, known=self._applied)
+        self._applied &= {change.without_drops() for change in found.changes}
+        for each in done:
+            if each.problem:
+                self._say(f"not applied on {self._request.target.name}: {each.change.table}: {each.problem}")
+                continue
+            self._applied.add(each.change)
+            for statement in each.change.statements:
+                self._progress.say(f"applied on {self._request.target.name}: {statement.text}")
+        for change in found.changes:
+            for statement in change.statements:
+                if statement.drops:
+                    self._say(f"not applied without trueup sync ddl --apply: {statement.text}")
+        return any(not each.problem for each in done), any(each.problem for each in done)
+
+    def _say(self, text: str) -> None:
+        """Report it once."""
+        if text not in self._reported:
+            self._reported.add(text)
+            self._progress.say(text)
+
+
+def _apply(request: SyncRequest, target: Connection, stored: State, change: Change, timeout: float) -> None:
+    until = time.monotonic() + timeout
+    if change.empties and not change.may_empty:
+        raise CheckFailed(["its rows would have to be copied again, and it is not set aside yet"], cure="run it again")
+    while True:
+        try:
+            if change.empties:
+                _request_copy(request, stored, change)
+            with durable_transaction(target):
+                target.execute(f"SET LOCAL lock_timeout = {_ATTEMPT_MS}; SET LOCAL statement_timeout = 0")
+                _run(request, target, stored, change)
+            return
+        except psycopg.errors.LockNotAvailable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+        except psycopg.errors.IntegrityError:
+            # Rows of the target are behind: the changes that make them fit wait in the change log.
+            if change.empties or not change.may_empty:
+                raise
+            change = replace(change, empties=True)
+
+
+def _request_copy(request: SyncRequest, stored: State, change: Change) -> None:
+    """Let a round copy all rows of a table, before they are deleted."""
+    assert change.name is not None
+    with changelog.open_log(request.source) as log:
+        changelog.reload(log, stored.sync, change.name, "its definition was changed on the target")
+
+
+def _run(request: SyncRequest, target: Connection, stored: State, change: Change) -> None:
+    is_checked = bool(one_value(target.execute(load("trueup.db", "foreign_code.sql")["is_superuser"])))
+    if change.empties and change.name is not None:
+        # Triggers of trueup recognize the sync.
+        target.execute("SELECT set_config('trueup.sync', %s, true)", [stored.id])
+        is_silent = silence_triggers(target)
+        # After a rename in an earlier transaction it has the name of the source.
+        table = sql.Identifier(*change.name)
+        target.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))
+        target.execute(sql.SQL("DELETE FROM {}").format(table))
+        if is_silent:
+            target.execute("SET LOCAL session_replication_role = origin")
+    for statement in change.statements:
+        for expression in statement.expressions if is_checked else ():
+            _check_expression(request, target, change, expression)
+        if statement.evaluates:
+            _check_table(target, change)
+        target.execute(statement.text)
+    if change.name is not None:
+        _check_table(target, change)
+
+
+def _check_expression(request: SyncRequest, target: Connection, change: Change, text: str) -> None:
+    columns = ", ".join(f"CAST(NULL AS {kind}) AS {quoted_name(name)}" for name, kind in change.columns)
+    place = sql.SQL(f"(SELECT {columns}) AS r")
+    expression = Expression(f"{change.table}: a generated column", text, place, "value")
+    reason = examine(target, request.target, expression, ExpressionSettings()).reason
+    if reason:
+        raise CheckFailed([reason], cure=f"create it as the owner of the table, or {FOREIGN_CODE_CURE}")
+
+
+def _check_table(target: Connection, change: Change) -> None:
+    """Raise if a superuser would run code of another role by using the table."""
+    assert change.name is not None
+    reasons = foreign_code(target, *change.name, writes=True)
+    if reasons:
+        raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE)

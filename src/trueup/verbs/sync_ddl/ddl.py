@@ -1,0 +1,413 @@
+"""The statements that make the tables of the target like those of the source, from a comparison of both catalogs.
+
+Tables and columns are recognized by their numbers (`members`), so that a rename is not a drop and a creation. Nothing
+is dropped on the target that the sync did not carry there, and no statement evaluates an expression of the source over
+rows of the target: a column is added without its default, and a table whose rows would have to be converted is
+emptied; a round copies its rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from trueup.db.connection import Connection
+from trueup.db.foreign_keys import TableName
+from trueup.db.names import display_name, quoted_name
+from trueup.db.statements import load
+from trueup.verbs.sync.aside import SEQUENCE
+from trueup.verbs.sync.members import Member
+from trueup.verbs.sync.model import Problem
+
+_TEMPORARY = "trueup_renamed_{}"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement for the target."""
+
+    text: str
+    # It drops something on the target: not without `trueup sync ddl --apply`.
+    drops: bool = False
+    # Expressions that the server may evaluate when it runs the statement.
+    expressions: tuple[str, ...] = ()
+    # The statement evaluates a constraint of the table.
+    evaluates: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """The statements for one table, which are one transaction of the target."""
+
+    table: str
+    statements: tuple[Statement, ...]
+    # The names of the table after the change, for checks; None: it is dropped, or several tables are renamed.
+    name: TableName | None = None
+    # Its columns and their types, which expressions refer to.
+    columns: tuple[tuple[str, str], ...] = ()
+    # All rows are deleted first, and copied again.
+    empties: bool = False
+    # The table is set aside: its rows may be deleted if they are in the way.
+    may_empty: bool = False
+    # The table is created, and has to be added to the sync; or is dropped, and has to be removed from it.
+    creates: bool = False
+    removes: bool = False
+
+    def without_drops(self) -> Change:
+        """Return the change without the statements that drop something."""
+        return replace(self, statements=tuple(each for each in self.statements if not each.drops))
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The changes, in order, and what has to be done by hand."""
+
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One table as a database has it."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    owner: str
+    partition_key: str | None
+    columns: list[dict[str, Any]] = field(default_factory=list)
+    constraints: list[dict[str, Any]] = field(default_factory=list)
+    indexes: list[dict[str, Any]] = field(default_factory=list)
+    partitions: list[dict[str, Any]] = field(default_factory=list)
+    sequences: list[dict[str, Any]] = field(default_factory=list)
+    grants: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def table(self) -> TableName:
+        """Schema and name."""
+        return self.schema, self.name
+
+    def __str__(self) -> str:
+        return display_name(*self.table)
+
+
+def find(
+    source: Connection, target: Connection, members: Mapping[int, Member], problems: Sequence[Problem]
+) -> Differences:
+    """Compare the tables of a sync, and the new ones among the problems, on both databases."""
+    oids = {display_name(*table): oid for oid, table in _names(source).items()}
+    new = [oid for problem in problems if (oid := oids.get(problem.where)) and oid not in members]
+    on_source = _definitions(source, [*members, *new])
+    on_target = _definitions(target, [member.target_oid for member in members.values()])
+    aside = {problem.where for problem in problems}
+    pairs = [
+        (member, on_source[oid], on_target[member.target_oid])
+        for oid, member in members.items()
+        if oid in on_source and member.target_oid in on_target
+    ]
+    notes: list[str] = []
+    changes = [*_renames(target, pairs, notes), *_sequences(source, target, problems)]
+    changes += [
+        _created(target, on_source[oid], notes)
+        for oid in new
+        if oid in on_source and not _exists(target, on_source[oid])
+    ]
+    for member, wanted, present in pairs:
+        change = _altered(member, wanted, present, notes, is_aside=member.name in aside or str(wanted) in aside)
+        if change.statements:
+            changes.append(change)
+    changes += [
+        _dropped(on_target[member.target_oid])
+        for oid, member in members.items()
+        if oid not in on_source and oid not in oids.values() and member.target_oid in on_target
+    ]
+    return Differences(tuple(changes), tuple(dict.fromkeys(notes)))
+
+
+def _sequences(source: Connection, target: Connection, problems: Sequence[Problem]) -> Iterable[Change]:
+    """Return the changes for sequences that the target does not have, or that are other ones there."""
+    wrong = {problem.where for problem in problems if problem.where.startswith(SEQUENCE)}
+    rows = source.execute(load("trueup.verbs.sync_ddl", "ddl.sql")["sequences"]).fetchall() if wrong else []
+    for schema, name, definition in rows:
+        where, quoted = f"{SEQUENCE}{display_name(schema, name)}", _quoted(schema, name)
+        if where in wrong:
+            verb = "ALTER" if _taken(target, [(schema, name)]) else "CREATE"
+            yield Change(where, (Statement(f"{verb} SEQUENCE {quoted} {definition}"),))
+
+
+def _names(source: Connection) -> dict[int, TableName]:
+    query = (
+        "SELECT c.oid::bigint, n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'f', 'm')"
+    )
+    return {oid: (schema, name) for oid, schema, name in source.execute(query).fetchall()}
+
+
+def _definitions(connection: Connection, oids: Iterable[int]) -> dict[int, Definition]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(load("trueup.verbs.sync_ddl", "ddl.sql")["definitions"], {"oids": list(oids)}).fetchall()
+    return {row["oid"]: Definition(**row) for row in rows}
+
+
+def _exists(target: Connection, wanted: Definition) -> bool:
+    return bool(_taken(target, [wanted.table]))
+
+
+def _taken(target: Connection, tables: Iterable[TableName]) -> set[str]:
+    names = [_quoted(*table) for table in tables]
+    return {
+        name
+        for (name,) in target.execute(load("trueup.verbs.sync_ddl", "ddl.sql")["taken"], {"names": names}).fetchall()
+    }
+
+
+def _quoted(*parts: str) -> str:
+    return ".".join(quoted_name(part) for part in parts)
+
+
+def _renames(
+    target: Connection, pairs: Sequence[tuple[Member, Definition, Definition]], notes: list[str]
+) -> Iterable[Change]:
+    """Return one change that renames tables, also if they exchange their names."""
+    renamed = [(wanted, present) for _, wanted, present in pairs if wanted.table != present.table]
+    leaving = {_quoted(*present.table) for _, present in renamed}
+    taken = _taken(target, [wanted.table for wanted, _ in renamed])
+    first, second, shown = [], [], []
+    for wanted, present in renamed:
+        name = _quoted(*wanted.table)
+        if name in taken and name not in leaving:
+            notes.append(f"{present}: it was renamed to {wanted}, but another relation of the target has that name")
+            continue
+        shown.append(str(present))
+        schema, table = present.table
+        if taken & leaving:
+            # A name is free only when its table has another one.
+            temporary = _TEMPORARY.format(present.oid)
+            first.append(f"ALTER TABLE {_quoted(schema, table)} RENAME TO {quoted_name(temporary)}")
+            table = temporary
+        if wanted.schema != schema:
+            second.append(f"ALTER TABLE {_quoted(schema, table)} SET SCHEMA {quoted_name(wanted.schema)}")
+        if wanted.name != table:
+            second.append(f"ALTER TABLE {_quoted(wanted.schema, table)} RENAME TO {quoted_name(wanted.name)}")
+    if shown:
+        yield Change(", ".join(shown), tuple(Statement(text) for text in [*first, *second]))
+
+
+def _altered(member: Member, wanted: Definition, present: Definition, notes: list[str], *, is_aside: bool) -> Change:
+    """Return the statements for a table of the sync, which has its new name already."""
+    alter = f"ALTER TABLE {_quoted(*wanted.table)}"
+    statements: list[Statement] = []
+    numbers = dict(member.columns.values())
+    on_target = {column["number"]: column for column in present.columns}
+    by_name = {column["name"]: column for column in present.columns}
+    matched = {
+        column["number"]: on_target[numbers[column["number"]]]
+        for column in wanted.columns
+        if numbers.get(column["number"]) in on_target
+    }
+    used = {column["number"] for column in matched.values()}
+    for column in wanted.columns:
+        other = by_name.get(column["name"])
+        if column["number"] not in matched and other is not None and other["number"] not in used:
+            matched[column["number"]] = other
+            used.add(other["number"])
+    statements += _renamed_columns(alter, wanted, matched)
+    carried = {second for _, second in member.columns.values()}
+    for column in present.columns:
+        if column["number"] not in used and column["number"] in carried:
+            statements.append(Statement(f"{alter} DROP COLUMN {quoted_name(column['name'])}", drops=True))
+        elif column["number"] not in used:
+            notes.append(f"{wanted}: column {column['name']} exists only on the target, and the sync did not carry it")
+    empties = False
+    for column in wanted.columns:
+        if column["number"] not in matched:
+            statements += _added_column(alter, column)
+            empties |= bool(column["not_null"] and not column["generated"])
+    for column in wanted.columns:
+        if column["number"] in matched:
+            changed, needs_rows = _changed_column(str(wanted), alter, column, matched[column["number"]], notes)
+            statements += changed
+            empties |= needs_rows
+    statements += _constraints(alter, wanted, present, notes)
+    statements += _indexes(wanted, present, notes)
+    statements += _partitions(wanted, present, notes)
+    known = {(each["schema"], each["name"]) for each in present.sequences}
+    for each in wanted.sequences:
+        if (each["schema"], each["name"]) not in known:
+            statements.append(_owned(wanted, each))
+    return Change(str(wanted), tuple(statements), wanted.table, _types(wanted), empties=empties, may_empty=is_aside)
+
+
+def _types(wanted: Definition) -> tuple[tuple[str, str], ...]:
+    return tuple((column["name"], column["type"]) for column in wanted.columns)
+
+
+def _owned(wanted: Definition, sequence: Mapping[str, Any]) -> Statement:
+    column = f"{_quoted(*wanted.table)}.{quoted_name(sequence['column'])}"
+    return Statement(f"ALTER SEQUENCE {_quoted(sequence['schema'], sequence['name'])} OWNED BY {column}")
+
+
+def _renamed_columns(alter: str, wanted: Definition, matched: Mapping[int, dict[str, Any]]) -> list[Statement]:
+    renamed = [
+        (matched[column["number"]]["name"], column["name"])
+        for column in wanted.columns
+        if column["number"] in matched and matched[column["number"]]["name"] != column["name"]
+    ]
+    # A name is free only when its column has another one.
+    is_chain = bool({before for before, _ in renamed} & {after for _, after in renamed})
+    first, second = [], []
+    for number, (before, after) in enumerate(renamed):
+        if is_chain:
+            temporary = _TEMPORARY.format(number)
+            first.append(f"{alter} RENAME COLUMN {quoted_name(before)} TO {quoted_name(temporary)}")
+            before = temporary
+        second.append(f"{alter} RENAME COLUMN {quoted_name(before)} TO {quoted_name(after)}")
+    return [Statement(text) for text in [*first, *second]]
+
+
+def _column_text(column: Mapping[str, Any], *, has_expression: bool = False) -> str:
+    text = f"{quoted_name(column['name'])} {column['type']}"
+    if column["collation"]:
+        text += f" COLLATE {column['collation']}"
+    if column["generated"]:
+        kind = "STORED" if column["generated"] == "s" else "VIRTUAL"
+        text += f" GENERATED ALWAYS AS ({column['expression']}) {kind}"
+    elif has_expression and column["expression"]:
+        text += f" DEFAULT {column['expression']}"
+    if column["identity"]:
+        always = "ALWAYS" if column["identity"] == "a" else "BY DEFAULT"
+        text += f" GENERATED {always} AS IDENTITY ({column['options']})"
+    return text + (" NOT NULL" if column["not_null"] else "")
+
+
+def _added_column(alter: str, column: Mapping[str, Any]) -> list[Statement]:
+    """Return the statements for a new column. Its default is not evaluated: a round copies the values."""
+    evaluated = (column["expression"],) if column["generated"] else ()
+    statements = [Statement(f"{alter} ADD COLUMN {_column_text(column)}", expressions=evaluated)]
+    if column["expression"] and not evaluated:
+        name = quoted_name(column["name"])
+        statements.append(Statement(f"{alter} ALTER COLUMN {name} SET DEFAULT {column['expression']}"))
+    return statements
+
+
+def _changed_column(
+    table: str, alter: str, wanted: Mapping[str, Any], present: Mapping[str, Any], notes: list[str]
+) -> tuple[list[Statement], bool]:
+    """Return the statements for a column that both tables have, and whether rows of the target are in the way."""
+    if (wanted["generated"], wanted["identity"]) != (present["generated"], present["identity"]):
+        notes.append(f"{table}: column {wanted['name']} is generated or an identity on one database only")
+        return [], False
+    change = f"{alter} ALTER COLUMN {quoted_name(wanted['name'])}"
+    texts: list[str] = []
+    empties = False
+    has_other_type = (wanted["type"], wanted["collation"]) != (present["type"], present["collation"])
+    has_other_base = (wanted["base"], wanted["collation"]) != (present["base"], present["collation"])
+    has_other_default = not wanted["generated"] and wanted["expression"] != present["expression"]
+    if has_other_base and wanted["generated"]:
+        notes.append(f"{table}: the type of the generated column {wanted['name']} differs")
+        return [], False
+    if has_other_base and present["expression"]:
+        texts.append(f"{change} DROP DEFAULT")
+        has_other_default = bool(wanted["expression"])
+    if has_other_type:
+        collation = f" COLLATE {wanted['collation']}" if wanted["collation"] else ""
+        using = f" USING NULL::{wanted['type']}" if has_other_base else ""
+        texts.append(f"{change} TYPE {wanted['type']}{collation}{using}")
+        empties = has_other_base
+    if has_other_default:
+        texts.append(
+            f"{change} SET DEFAULT {wanted['expression']}" if wanted["expression"] else f"{change} DROP DEFAULT"
+        )
+    if wanted["not_null"] != present["not_null"]:
+        texts.append(f"{change} {'SET' if wanted['not_null'] else 'DROP'} NOT NULL")
+    return [Statement(text) for text in texts], empties
+
+
+def _constraints(alter: str, wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
+    known = {constraint["name"] for constraint in present.constraints}
+    statements: list[Statement] = []
+    for constraint in wanted.constraints:
+        if constraint["name"] in known:
+            continue
+        name, definition = quoted_name(constraint["name"]), constraint["definition"]
+        # Checked by a statement of its own, after the code that it would run was checked.
+        late = constraint["kind"] in "cf" and not (constraint["kind"] == "f" and wanted.kind == "p")
+        statements.append(Statement(f"{alter} ADD CONSTRAINT {name} {definition}{' NOT VALID' if late else ''}"))
+        if late and constraint["validated"]:
+            is_check = constraint["kind"] == "c"
+            statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", evaluates=is_check))
+    names = {constraint["name"] for constraint in wanted.constraints}
+    notes += [f"{wanted}: the constraint {name} exists only on the target" for name in sorted(known - names)]
+    return statements
+
+
+def _indexes(wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
+    known = {index["name"] for index in present.indexes} | {key["name"] for key in present.constraints}
+    names = {index["name"] for index in wanted.indexes} | {key["name"] for key in wanted.constraints}
+    only = sorted({index["name"] for index in present.indexes} - names)
+    notes += [f"{wanted}: the index {name} exists only on the target" for name in only]
+    return [Statement(index["definition"]) for index in wanted.indexes if index["name"] not in known]
+
+
+def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
+    if wanted.kind != "p" or wanted.partition_key != present.partition_key:
+        return []
+    known = {(each["schema"], each["name"]) for each in present.partitions}
+    bounds = {(each["parent_schema"], each["parent"], each["bound"]) for each in present.partitions}
+    statements = []
+    for each in wanted.partitions:
+        if (each["schema"], each["name"]) in known or (each["parent_schema"], each["parent"], each["bound"]) in bounds:
+            continue
+        statements += _new_partition(each)
+    names = {(each["schema"], each["name"]) for each in wanted.partitions}
+    for each in present.partitions:
+        if (each["schema"], each["name"]) not in names:
+            parent, shown = _quoted(each["parent_schema"], each["parent"]), _quoted(each["schema"], each["name"])
+            statements.append(Statement(f"ALTER TABLE {parent} DETACH PARTITION {shown}", drops=True))
+    return statements
+
+
+def _new_partition(partition: Mapping[str, Any]) -> list[Statement]:
+    name = _quoted(partition["schema"], partition["name"])
+    parent = _quoted(partition["parent_schema"], partition["parent"])
+    key = f" PARTITION BY {partition['key']}" if partition["key"] else ""
+    return [Statement(f"CREATE TABLE {name} PARTITION OF {parent} {partition['bound']}{key}")]
+
+
+def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change:
+    """Return the statements for a table that the target does not have."""
+    table = _quoted(*wanted.table)
+    roles = {wanted.owner} | {grant["role"] for grant in wanted.grants if grant["role"]}
+    rows = target.execute(load("trueup.verbs.sync_ddl", "ddl.sql")["roles"], {"names": sorted(roles)}).fetchall()
+    known = {role for (role,) in rows}
+    notes += [f"{wanted}: the role {role} does not exist on the target" for role in sorted(roles - known)]
+    statements: list[Statement] = []
+    columns = ", ".join(_column_text(column, has_expression=True) for column in wanted.columns)
+    key = f" PARTITION BY {wanted.partition_key}" if wanted.partition_key else ""
+    evaluated = tuple(column["expression"] for column in wanted.columns if column["generated"])
+    statements.append(Statement(f"CREATE TABLE {table} ({columns}){key}", expressions=evaluated))
+    statements += [_owned(wanted, each) for each in wanted.sequences]
+    empty = replace(wanted, constraints=[], indexes=[], partitions=[])
+    statements += _constraints(f"ALTER TABLE {table}", wanted, empty, notes)
+    statements += _indexes(wanted, empty, notes)
+    statements += _partitions(wanted, empty, notes)
+    if wanted.owner in known:
+        statements.append(Statement(f"ALTER TABLE {table} OWNER TO {quoted_name(wanted.owner)}"))
+        for each in wanted.partitions:
+            name = _quoted(each["schema"], each["name"])
+            statements.append(Statement(f"ALTER TABLE {name} OWNER TO {quoted_name(wanted.owner)}"))
+    for grant in wanted.grants:
+        if grant["role"] is None or grant["role"] in known:
+            role = quoted_name(grant["role"]) if grant["role"] else "PUBLIC"
+            option = " WITH GRANT OPTION" if grant["option"] else ""
+            statements.append(Statement(f"GRANT {grant['privilege']} ON {table} TO {role}{option}"))
+    return Change(str(wanted), tuple(statements), wanted.table, _types(wanted), creates=True)
+
+
+def _dropped(present: Definition) -> Change:
+    text = f"DROP TABLE {_quoted(*present.table)}"
+    return Change(str(present), (Statement(text, drops=True),), removes=True)

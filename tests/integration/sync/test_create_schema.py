@@ -178,15 +178,16 @@ def test_a_role_without_superuser_rights(targets: list[Database], old_server: Se
     pair.with_scope(replace(options, create_roles=True))
     assert "the new role zoo_owner does not get CREATEDB: zoo_mover may not grant it" in pair.plan().remarks
     pair.start()
-    source.execute("INSERT INTO app.a VALUES (2, 2); INSERT INTO b VALUES (2)")
+    # A table outside of the sync may be dropped at any time.
+    source.execute("INSERT INTO app.a VALUES (2, 2); INSERT INTO b VALUES (2); DROP TABLE app.gone CASCADE")
     pair.run()
     pair.check_equal(["app.a", "b"])
     target.execute("ALTER DEFAULT PRIVILEGES FOR ROLE zoo_mover REVOKE INSERT ON TABLES FROM PUBLIC")
-    compare(pair, "app.gone", "app.gone_id_seq", "app.seen", "app.over")
+    compare(pair)
     assert target.execute("SELECT has_schema_privilege('zoo_owner', 'public', 'CREATE')") == [(False,)]
     # What a role lacks on the target is a remark: roles that exist are not changed.
     source.execute("ALTER TABLE b ADD COLUMN n int DEFAULT app.f()")
-    plan = make_pair(source, targets[1]).with_scope(options).plan()
+    plan = make_pair(source, targets[1]).with_scope(Scope("main", create_schema=True)).plan()
     assert "the role zoo_owner exists on the target without CREATEDB" in plan.remarks
     # A superuser would run the function of another role whenever it writes a row.
     assert [problem.where for problem in plan.problems] == ["public.b"]

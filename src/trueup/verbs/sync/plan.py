@@ -55,7 +55,7 @@ def make_plan(
     problems: list[Problem] = []
     remarks: list[str] = []
     _check_servers(source, target, names, problems, remarks)
-    relations = _chosen(source, scope, remarks, is_started=progress.is_filled)
+    relations, outside = _chosen(source, scope, remarks, is_started=progress.is_filled)
     candidates = [
         candidate for relation in relations if (candidate := _source_table(source, relation, problems, remarks))
     ]
@@ -64,7 +64,7 @@ def make_plan(
     makes_schema = scope.create_schema and not progress.is_filled
     roles: tuple[str, ...] = ()
     if makes_schema:
-        left_out = find_left_out(source, _left_out(source, scope))
+        left_out = find_left_out(source, outside)
         roles = check_schema_creation(source, target, scope, tables, left_out, mode, problems, remarks)
     else:
         checked = (check_target(target, table, listed, mode, problems, progress) for table, listed in candidates)
@@ -84,7 +84,7 @@ def make_plan(
             for key in keys
             if not key.validated
         ]
-    sequences = _sequences(source, target, tables, scope, problems, check=not makes_schema)
+    sequences = _sequences(source, target, tables, scope, set(outside), problems, check=not makes_schema)
     _check_large_objects(source, scope, problems, remarks)
     if not progress.is_brief:
         remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))
@@ -132,8 +132,13 @@ def _check_servers(
         remarks.append(f"the encodings differ: {what}; the rows cannot be compared, and a switchover is refused")
 
 
-def _chosen(source: Connection, scope: Scope, remarks: list[str], *, is_started: bool) -> list[dict[str, Any]]:
-    """Return the relations of the source in the scope; raise if a table that is named for a new sync does not exist."""
+def _chosen(
+    source: Connection, scope: Scope, remarks: list[str], *, is_started: bool
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the relations of the source in the scope, and the oids of the tables outside of it.
+
+    Raise if a table that is named for a new sync does not exist. Materialized views are outside if they are excluded.
+    """
     relations = _relations(source)
     named = _match(source, relations, scope.tables, may_lack=is_started)
     excluded = _match(source, relations, scope.exclude_tables, may_lack=is_started)
@@ -142,24 +147,19 @@ def _chosen(source: Connection, scope: Scope, remarks: list[str], *, is_started:
         for row in relations
         if row["oid"] in excluded
     ]
-    return [row for row in relations if row["oid"] not in excluded and (not scope.tables or row["oid"] in named)]
-
-
-def _left_out(source: Connection, scope: Scope) -> list[int]:
-    """Return the tables that are not in the scope, and the materialized views that the user excluded."""
-    chosen = {row["oid"] for row in _chosen(source, scope, [], is_started=False)}
-    relations = _relations(source)
-    excluded = _match(source, relations, scope.exclude_tables)
-    return [
+    chosen = [row for row in relations if row["oid"] not in excluded and (not scope.tables or row["oid"] in named)]
+    inside = {row["oid"] for row in chosen}
+    outside = [
         row["oid"]
         for row in relations
-        if not row["extension"] and (row["oid"] not in chosen if row["kind"] != "m" else row["oid"] in excluded)
+        if not row["extension"] and (row["oid"] not in inside if row["kind"] != "m" else row["oid"] in excluded)
     ]
+    return chosen, outside
 
 
 def not_created(source: Connection, scope: Scope) -> tuple[TableName, ...]:
     """Return the relations that --create-schema does not create: tables outside of the scope, and views on them."""
-    return find_left_out(source, _left_out(source, scope)).relations
+    return find_left_out(source, _chosen(source, scope, [], is_started=True)[1]).relations
 
 
 def _relations(connection: Connection) -> list[dict[str, Any]]:
@@ -346,13 +346,13 @@ def _sequences(
     target: Connection,
     tables: Many[SyncTable],
     scope: Scope,
+    outside: set[int],
     problems: list[Problem],
     *,
     check: bool,
 ) -> tuple[Sequence, ...]:
     """Return all sequences of the source but those of excluded tables; with `--tables`, those that the tables use."""
     oids = {table.oid for table in tables}
-    outside = set(_left_out(source, scope))
     chosen = []
     on_target = {(row["schema"], row["name"]): row for row in _records(target, "sequences")}
     for row in _records(source, "sequences"):

@@ -132,7 +132,7 @@ def _log_nothing(target: Connection) -> None:
     target.execute(
         "SET LOCAL log_statement = 'none'; SET LOCAL log_min_duration_statement = -1;"
         " SET LOCAL log_min_duration_sample = -1; SET LOCAL log_transaction_sample_rate = 0;"
-        " SET LOCAL log_min_error_statement = 'panic'"
+        " SET LOCAL log_min_error_statement = 'panic'; SET LOCAL pg_stat_statements.track = 'none'"
     )
 
 

@@ -183,6 +183,7 @@ def _run_as_owner(owned: Pair, owner: str) -> None:
     aside = {problem.where: problem.what for problem in owned.run(once=True).aside}
     assert "the target refused its rows: duplicate key value violates unique" in aside.pop("public.people")
     assert aside == {
+        "public.bag": "a foreign key connects it with public.people, which is set aside",
         "public.teams": "a foreign key connects it with public.people, which is set aside",
         "public.jobs": "a foreign key connects it with public.teams, which is set aside",
         "public.logs": "a foreign key connects it with public.jobs, which is set aside",

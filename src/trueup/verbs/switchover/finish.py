@@ -13,7 +13,7 @@ from trueup.config.model import Node
 from trueup.config.wording import counted
 from trueup.db.connection import Connection
 from trueup.db.names import parse_table_name
-from trueup.errors import CheckFailed, ConfigError
+from trueup.errors import CheckFailed, ConfigError, NodeError
 from trueup.rows.write import disabled_triggers as triggers
 from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.ending import Ended, check_side, clear, exclusive, is_moved, sync_identity
@@ -53,6 +53,15 @@ def finish(request: SwitchoverRequest, how: Finish | None = None) -> Ended:
     how = how or Finish()
     if how.without_old or how.without_new:
         return _finish_alone(request, how)
+    try:
+        return _finish_both(request, how)
+    except NodeError as error:
+        option = "--without-old" if error.node == request.first.name else "--without-new"
+        error.cure += f"; if it is lost for good: trueup switchover finish {option}"
+        raise
+
+
+def _finish_both(request: SwitchoverRequest, how: Finish) -> Ended:
     with exclusive(request) as (first, second):
         sides = [(request.first, first), (request.second, second)]
         pointers = [pointer.read(connection, request.sync) for _, connection in sides]

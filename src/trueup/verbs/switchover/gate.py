@@ -67,8 +67,8 @@ def refuse(conditions: Iterable[Condition]) -> None:
         names = "\n".join(map(str, failed))
         raise GateClosed(
             f"the gate is closed: {names}" if len(failed) == 1 else f"the gate is closed:\n{names}",
-            cure="nothing was switched, and everything was released: fix the problems listed above (trueup diff,"
-            " trueup sync run), and try again",
+            cure="nothing was switched, and everything was released: fix the problems listed above (rows:"
+            " trueup diff, then trueup repair with the node in use as --source-of-truth), and try again",
         )
 
 

@@ -112,6 +112,8 @@ class SwitchStatus:
             if any(pointer.is_alone for pointer in pointers):
                 return "both accept writes: a node came back after the switchover was finished without it: run finish"
             return "both accept writes: a failover or a restore took back a decision; close one of them"
+        if lost and any(pointer.finished_at for pointer in pointers):
+            return f"finished; {lost} does not answer"
         if lost:
             return f"{lost} does not answer: what is known is from the other node"
         if any(pointer.finished_at for pointer in pointers):

@@ -90,6 +90,15 @@ def drop(
         return _drop_state(request)
     if without_target:
         return _drop_log(request, timeout=timeout)
+    try:
+        return _drop_both(request, timeout=timeout)
+    except NodeError as error:
+        option = "--without-source" if error.node == request.source.name else "--without-target"
+        error.cure += f"; if it is lost for good: trueup sync drop {option}"
+        raise
+
+
+def _drop_both(request: SyncRequest, *, timeout: float) -> Dropped:
     with (
         open_ends(request.source, request.target, request.name) as (source, target),
         changelog.sync_lock(source, request.source, request.name),

@@ -32,6 +32,8 @@ class SyncStatus:
     problem: str = ""
     # Which database does not answer, and why.
     lost: str = ""
+    # Whether a switchover has moved the applications to the target: rounds in this direction are refused.
+    is_moved: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the status as plain values."""
@@ -50,6 +52,7 @@ class SyncStatus:
             "running": list(self.running),
             "problem": self.problem,
             "lost": self.lost,
+            "moved": self.is_moved,
         }
 
 
@@ -75,14 +78,19 @@ def status(request: SyncRequest) -> SyncStatus:
         known = state.read(target, name)
         if known is None:
             raise CheckFailed([f"the sync {name} into this database does not exist"], node=request.target.name)
-        return SyncStatus(name, known, None, (), lost=str(errors[0]))
+        return SyncStatus(name, known, None, (), lost=str(errors[0]), is_moved=_is_moved(target, known))
 
 
 def _of_both(request: SyncRequest, source: Connection, target: Connection) -> SyncStatus:
     known = state.expect(target, request.name, state.identity(source), request.target.name)
     went_back = history.problem(source, known, request.node_names)
     running = _running(source, request.name)
-    return SyncStatus(request.name, known, waiting(source, request.name), running, went_back)
+    is_moved = _is_moved(target, known)
+    return SyncStatus(request.name, known, waiting(source, request.name), running, went_back, is_moved=is_moved)
+
+
+def _is_moved(target: Connection, known: state.State) -> bool:
+    return state.pointer_state(target, known.id) not in (None, "use_next")
 
 
 def _running(source: Connection, name: str) -> tuple[str, ...]:

@@ -46,12 +46,15 @@ _PHASES = {
 }
 
 
+_MOVED = "applications were moved to the target; see trueup switchover status"
+
+
 def status_text(status: SyncStatus) -> str:
     """Return the status as text."""
     lines = [f"sync {status.sync}: {status.lost}"] if status.lost else []
     if status.known is not None:
         count = counted(len(status.known.tables), "table")
-        lines.append(f"sync {status.sync}, {count}: {_PHASES[status.known.phase]}")
+        lines.append(f"sync {status.sync}, {count}: {_MOVED if status.is_moved else _PHASES[status.known.phase]}")
         if status.known.aside:
             lines.append(f"INCOMPLETE: {len(status.known.aside)} set aside; their rows are not up to date:")
         for problem in status.known.aside:
@@ -61,8 +64,10 @@ def status_text(status: SyncStatus) -> str:
         lines.append(f"  change log: {counted(keys, 'key')}" + (f", the oldest {seconds:,.1f} s old" if keys else ""))
     elif not status.lost or status.known is None:
         lines.append("the change log does not exist: changes are not recorded")
-    if status.known is not None:
+    if status.known is not None and not status.is_moved:
         lines += _rounds(status.known, status.problem)
+    if status.is_moved:
+        return "\n".join(lines)
     if not status.lost:
         running = ", ".join(status.running)
         lines.append(f"  running: {running}" if running else "  the sync is not running: trueup sync run")

@@ -5,6 +5,8 @@ DECLARE
     is_known boolean;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_full.source;
+    -- From now on each statement asks for the size.
+    PERFORM setval(format('@schema@.%I', 'full_' || s.tube)::regclass, 1);
     -- In the transaction whose changes are not recorded, unless it sees the pod of another one: a snapshot with the changes
     -- has the pod too.
     EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE op = ''!'' AND payload->>''type'' = ''full'')',

@@ -6,7 +6,7 @@ BEGIN
     FOR statement IN
         SELECT DISTINCT format('REVOKE ALL ON %s %s FROM %s', kind, object,
                                CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END)
-          FROM (SELECT c.relowner, c.relacl FROM pg_class c WHERE kind = 'TABLE' AND c.oid = to_regclass(object)
+          FROM (SELECT c.relowner, c.relacl FROM pg_class c WHERE kind IN ('TABLE', 'SEQUENCE') AND c.oid = to_regclass(object)
                 UNION ALL
                 SELECT p.proowner, coalesce(p.proacl, acldefault('f', p.proowner))
                   FROM pg_proc p WHERE kind = 'FUNCTION' AND p.oid = to_regprocedure(object)) o(owner, acl),
@@ -17,4 +17,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_make_private(text, text) IS
-    'Takes the privileges on a new table or function away from all roles but its owner, those of ALTER DEFAULT PRIVILEGES too.';
+    'Takes the privileges on a new table, sequence or function away from all roles but its owner, those of ALTER DEFAULT PRIVILEGES too.';

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from psycopg import sql
@@ -59,6 +60,24 @@ def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Se
     wrong = cli("switchover", "execute", *ends, "--second-address", f"host=db2 password={SECRET}")
     assert (wrong.code, "all roles can read the pointer" in wrong.err) == (2, True)
     old.execute("UPDATE people SET name = 'changed' WHERE id = 7; DELETE FROM visits WHERE person = 9")
+    # A rehearsal decides nothing. What a rollback needs is a condition.
+    Path("reports").mkdir()
+    rehearse = ("switchover", "rehearse", *ends, "--budget", "60s", "--report-dir", "reports")
+    rehearsed = cli(*rehearse, "--json")
+    assert rehearsed.code == 0, rehearsed.err
+    assert all(condition["holds"] for condition in rehearsed.json["conditions"])
+    assert "n1 is in use (not moved)" in cli("switchover", "status", *ends).out
+    shown = cli("report", rehearsed.json["task_id"], "--output", "html", "--to", "again.html")
+    for page in (Path(rehearsed.json["page"]), Path("again.html")):
+        assert page.stat().st_mode & 0o777 == 0o600
+        text = page.read_text(encoding="utf-8")
+        assert "Switchover n1 → n2" in text
+        assert SECRET not in text
+    old.execute("REVOKE DELETE ON visits FROM CURRENT_USER")
+    closed = cli(*rehearse, "--accept-schema", "grants:*")
+    assert (closed.code, "delete rows of public.visits on n1" in closed.err) == (2, True), closed.err
+    old.execute("GRANT DELETE ON visits TO CURRENT_USER")
+    assert sum("NOT READY" in page.read_text(encoding="utf-8") for page in Path("reports").iterdir()) == 1
     moved = cli("switchover", "execute", *ends, "--budget", "60s", "--proof", "keys", "--json")
     assert moved.code == 0, moved.err
     report = moved.json
@@ -87,7 +106,7 @@ def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Se
     assert done.json["in_use"] == "n1"
     for database in both:
         assert database.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'trueup%'") == [(0,)]
-    for each in (early, prepared, moved, seen, back, again, done):
+    for each in (early, prepared, rehearsed, shown, closed, moved, seen, back, again, done):
         assert SECRET not in each.out + each.err
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,8 +23,9 @@ from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.outcome import Outcome
+from trueup.verbs.switchover.phases import Phases
 from trueup.verbs.switchover.prepare import prepare_only
-from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
+from trueup.verbs.switchover.request import EXECUTE, REHEARSE, ROLLBACK, SwitchoverRequest
 from trueup.verbs.sync import ending
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.request import Scope, SyncRequest
@@ -61,6 +66,9 @@ class Moving:
     def rollback(self, **options: Any) -> Outcome:
         return self._move(ROLLBACK, **options)
 
+    def rehearse(self, **options: Any) -> Outcome:
+        return self._move(REHEARSE, **options)
+
     def _move(self, action: str, **options: Any) -> Outcome:
         with TaskStore(Path("tasks.db")) as store:
             return switchover.move(self.request(**options), action, store=store, progress=Silent())
@@ -72,6 +80,14 @@ class Moving:
     def run_sync(self) -> None:
         """Run rounds of the sync until few changes are left."""
         sync.run(self._sync(), Until(), Silent(), lambda facts: None)
+
+    def follow(self) -> None:
+        """Run rounds until the sync is stopped."""
+        sync.run(self._sync(), Until(follow=True, interval=0.02, sequences=0.1), Silent(), lambda facts: None)
+
+    def stop_sync(self) -> bool:
+        """Stop the sync that follows; return whether one was running."""
+        return ending.stop(self._sync(), timeout=60)
 
     def run_sync_back(self) -> None:
         """Run rounds in the other direction, when the new database is in use."""
@@ -150,6 +166,28 @@ def repeating(database: Database, statements: str) -> Iterator[list[str]]:
     finally:
         stop.set()
         thread.join()
+
+
+def killed(action: Callable[..., object], phase: str) -> None:
+    """Call `action` in a process that is killed when this phase begins."""
+
+    def victim() -> None:
+        def enter(self: Phases, name: str) -> None:
+            if name == phase:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            Phases.enter = enter  # type: ignore[method-assign]
+            action()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(3)
+
+    process = multiprocessing.get_context("fork").Process(target=victim)
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:

@@ -65,6 +65,7 @@ HARMLESS_FLAGS = {
         "override-block-size",
         "quiet",
         "restart",
+        "rollback",
         "sample",
         "schedule",
         "until-close",

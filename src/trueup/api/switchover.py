@@ -15,7 +15,7 @@ from trueup.verbs.switchover import run as path
 from trueup.verbs.switchover import status as status_module
 from trueup.verbs.switchover.ending import Ended
 from trueup.verbs.switchover.outcome import Outcome
-from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest, seconds
+from trueup.verbs.switchover.request import EXECUTE, REHEARSE, ROLLBACK, SwitchoverRequest, seconds
 from trueup.verbs.switchover.status import SwitchStatus
 
 Proof = Literal["digest", "keys", "validated"]
@@ -77,15 +77,40 @@ class Switchover:
         way_back_limit: int | None = None,
         first_address: str = "",
         second_address: str = "",
+        report_dir: str | None = None,
         progress: Progress | None = None,
     ) -> Outcome:
         """Move the applications from `source` to `target` and return the report.
 
         The arguments mean the same as the options of `trueup switchover execute`; `budget` is in seconds, or a text
         such as `500ms`, `way_back_limit` in bytes. If an earlier call was killed after its decision, this call
-        completes it.
+        completes it. The path of the HTML report is in the attribute `page`.
         """
         return self._move(EXECUTE, locals())
+
+    def rehearse(
+        self,
+        *,
+        rollback: bool = False,
+        budget: float | str = 5.0,
+        proof: Proof = "digest",
+        validation: str = "",
+        meta: str = "",
+        close_keys: int = 1000,
+        jobs: int = 4,
+        accept_schema: Sequence[str] = (),
+        timeout: float = 60.0,
+        first_address: str = "",
+        second_address: str = "",
+        report_dir: str | None = None,
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """Run `execute` (or `rollback`) up to the decision, in a pause of at most `budget`, and release everything.
+
+        Both databases stay prepared, and a sync that follows continues. The report has the measured pause, the
+        conditions, and the path of the HTML report in `page`. Raises the error that `execute` would raise.
+        """
+        return self._move(REHEARSE, locals())
 
     def rollback(
         self,
@@ -100,6 +125,7 @@ class Switchover:
         timeout: float = 60.0,
         first_address: str = "",
         second_address: str = "",
+        report_dir: str | None = None,
         progress: Progress | None = None,
     ) -> Outcome:
         """Move the applications back from `target` to `source`, with all later writes, and return the report.
@@ -143,6 +169,7 @@ class Switchover:
         values = {name: value for name, value in parameters.items() if name not in ("self", "progress")}
         budget, meta = values["budget"], values["meta"]
         values["budget"] = seconds(budget) if isinstance(budget, str) else float(budget)
+        values["report_dir"] = values["report_dir"] or self._config.diff.report_dir
         values["meta"] = self._config.select(names=[meta], at_least=1)[0] if meta else None
         request = replace(self._request(), **values)
         with TaskStore(self._task_db, configured=self._config.tasks.task_db) as store:

@@ -77,7 +77,7 @@ _MOVE = (
     ),
     _TIMEOUT,
     *_ADDRESSES,
-    shared("quiet", "task_db"),
+    shared("report_dir", "quiet", "task_db"),
 )
 
 
@@ -92,6 +92,7 @@ def switchover() -> None:
     \b
     Examples:
       trueup switchover prepare --from n1 --to n2
+      trueup switchover rehearse --from n1 --to n2 --budget 2s
       trueup switchover execute --from n1 --to n2 --budget 2s
       trueup switchover status --from n1 --to n2
       trueup switchover rollback --from n1 --to n2
@@ -116,6 +117,24 @@ def prepare(**options: Any) -> None:
     created = f"created {guards} guards" if guards else "prepared already"
     text = f"{in_use} is in use; {created}. For applications see trueup.connect in docs/switchover.md"
     show({"in_use": in_use, "guards": guards}, text, as_json=as_json)
+
+
+@switchover.command()
+@_options(flag("--rollback", "Rehearse the rollback: the --to node is in use."), *_MOVE)
+def rehearse(**options: Any) -> None:
+    """Rehearse the switchover on the live system: everything except the decision.
+
+    Writers wait in a real pause of at most --budget, which ends with a release: the --from node stays in use. The
+    report, an HTML page, has the measured pause, the conditions, what is not copied, and how to go back. Both
+    nodes are prepared afterwards, and `trueup sync run --follow` continues.
+
+    \b
+    Examples:
+      trueup switchover rehearse --from n1 --to n2 --budget 500ms
+      trueup switchover rehearse --from n1 --to n2 --proof keys --report-dir reports
+      trueup switchover rehearse --from n1 --to n2 --rollback
+    """
+    _move("rehearse", options)
 
 
 @switchover.command()
@@ -234,7 +253,7 @@ def _move(action: str, options: dict[str, Any]) -> None:
     as_json, switchover, arguments = _switchover(options)
     with Shown(quiet=quiet) as progress:
         outcome: Outcome = getattr(switchover, action)(progress=progress, **arguments)
-    done = f"{outcome.target} is in use"
+    done = f"{outcome.source if action == 'rehearse' else outcome.target} is in use"
     show(outcome.as_json(), outcome_text(outcome), as_json=as_json, quiet=quiet, done=done)
 
 

@@ -175,6 +175,7 @@ def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
     from trueup.report.html import write_html
     from trueup.report.many import many_text, page_of_many
     from trueup.report.page import page_of_task
+    from trueup.report.switchover import page_of_switchover
     from trueup.report.text import task_text
 
     many = (
@@ -184,8 +185,9 @@ def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
     )
     if output == "html":
         name = f"{task['task_type'].lower()}-{task['task_id'][:8]}.html"
+        moved = task["task_context"].get("diff_summary") if task["task_type"].startswith("SWITCHOVER") else None
         page = page_of_many(many, task["task_id"]) if many else page_of_task(task)
-        return str(write_html(to or Path(name).absolute(), page))
+        return str(write_html(to or Path(name).absolute(), page_of_switchover(moved) if moved else page))
     if output == "json":
         return _written(json.dumps(task, indent=1), to)
     return _written(many_text(many, task["task_id"]) if many else task_text(task), to)

@@ -2,7 +2,8 @@
 
 Reading order: `model` (a diff), `text`, `json_file` (write a
 report), `json_reader` (read it), `many` (many tables),
-`page` (the content of a page), `html` (how it is written), `repair`, `repairs` (a repair of a validation), `difflog`.
+`page` (the content of a page), `html` (how it is written), `repair`, `repairs` (a repair of a validation), `difflog`,
+`switchover`.
 """
 
 from __future__ import annotations

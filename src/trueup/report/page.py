@@ -43,6 +43,7 @@ class Page:
     meaning: str
     facts: Mapping[str, str]
     trouble: Sequence[str] = ()
+    trouble_title: str = "Not everything was compared"
     remarks: Sequence[str] = ()
     tables: Sequence[Table] = ()
     # Collapsed at first.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -15,14 +14,14 @@ import pytest
 
 import trueup
 from support.fixtures import Databases, FreshServer
-from support.switchover import SCHEMA, Moving, begin, wait_until
+from support.switchover import SCHEMA, Moving, begin, killed, wait_until
 from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, TrueupError
 from trueup.testing.postgres import Database
 from trueup.verbs.switchover import ending, pointer
 from trueup.verbs.switchover.finish import Finish, finish
-from trueup.verbs.switchover.phases import AFTER, FENCE, FINAL_ROUND, GATE, OPEN, POINTER, PREPARE, SEQUENCES, Phases
+from trueup.verbs.switchover.phases import AFTER, FENCE, FINAL_ROUND, GATE, OPEN, POINTER, PREPARE, SEQUENCES
 from trueup.verbs.switchover.status import status
 
 WRITE = "INSERT INTO places VALUES ('k', 0, '')"
@@ -39,26 +38,6 @@ ALTER TABLE people ENABLE ALWAYS TRIGGER always
 
 def fires(database: Database) -> bool:
     return database.execute("SELECT tgenabled::text FROM pg_trigger WHERE tgname = 'always'") == [("A",)]
-
-
-def killed(action: Callable[..., object], phase: str) -> None:
-    """Call `action` in a process that is killed when this phase begins."""
-
-    def victim() -> None:
-        def enter(self: Phases, name: str) -> None:
-            if name == phase:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            Phases.enter = enter  # type: ignore[method-assign]
-            action()
-        finally:
-            os._exit(3)
-
-    process = multiprocessing.get_context("fork").Process(target=victim)
-    process.start()
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])

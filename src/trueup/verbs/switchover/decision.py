@@ -22,13 +22,17 @@ from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import BudgetSpent
 from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.ready import Ready
-from trueup.verbs.switchover.request import ROLLBACK, Route, SwitchoverRequest
+from trueup.verbs.switchover.request import REHEARSE, ROLLBACK, Route, SwitchoverRequest
 from trueup.verbs.sync import state
 
 # Seconds to wait for a node whose answer to the decision was lost.
 _LOOKUP_SECONDS = 15.0
 # Seconds to wait for an answer to the opening.
 OPEN_SECONDS = 10.0
+
+
+class ResultUnknown(NodeError):
+    """The answer to the commit of the decision was lost, and the pointer cannot be read."""
 
 
 def decide(sync: str, ready: Ready) -> None:
@@ -51,6 +55,14 @@ def decide(sync: str, ready: Ready) -> None:
     fence.is_held = False
 
 
+def end_rehearsal(sync: str, ready: Ready) -> None:
+    """Release the writers without a decision, and note who waited."""
+    ready.waited = ready.fence.waiting()
+    ready.fence.release()
+    ready.hold.release()
+    pointer.end_attempt(ready.fence.connection, sync, ready.attempt, "rehearsed")
+
+
 def _was_decided(fence: Fence, sync: str, token: str) -> bool:
     """Return whether the decision was committed."""
     until = time.monotonic() + _LOOKUP_SECONDS
@@ -62,7 +74,7 @@ def _was_decided(fence: Fence, sync: str, token: str) -> bool:
                 return stored is not None and not stored.is_in_use and stored.token == token
         except Exception as error:
             if time.monotonic() > until:
-                raise NodeError(
+                raise ResultUnknown(
                     "the connection was lost during the commit of the decision, and its result is unknown"
                     f" ({error_from_server(error, fence.node).message})",
                     cure="run the same command when the node answers again: it completes a committed decision, and"
@@ -132,9 +144,21 @@ def repeated(request: SwitchoverRequest, route: Route, source: Connection, targe
     return ""
 
 
+def nothing_to_move(outcome: Outcome, route: Route, reason: str) -> Outcome:
+    """Return the outcome of a call that has nothing to move; a rehearsal fails, because nothing was tried."""
+    if route.decides:
+        return replace(outcome, already=reason)
+    raise CheckFailed([f"nothing to rehearse: {reason}"], cure="--rollback rehearses the way back")
+
+
 def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, target: Connection) -> Outcome:
     """Complete an earlier call that was killed after its decision; raise if there was none."""
     other = pointer.read(target, outcome.sync)
+    if not route.decides:
+        raise CheckFailed(
+            [f"{route.source.name} is not in use: {current.next_name} is in use"],
+            cure="see trueup switchover status; --rollback rehearses the way back",
+        )
     if other is None:
         raise CheckFailed(
             [f"{route.source.name} is closed: {current.next_name} is in use, but {route.target.name} has no pointer"],
@@ -173,6 +197,10 @@ def _reason(error: BaseException, attempt: str) -> str:
 def keep_report(outcome: Outcome, fence: Fence, target: Connection) -> None:
     """Write the report into both pointers; the switchover is complete with or without it."""
     text = json.dumps(outcome.as_json())
+    if outcome.action == REHEARSE:
+        with suppress(Exception), at_most(OPEN_SECONDS, fence.connection):
+            pointer.keep_report(fence.connection, outcome.sync, text, "rehearsed")
+        return
     with suppress(Exception), at_most(OPEN_SECONDS, fence.connection, target):
         pointer.keep_report(fence.connection, outcome.sync, text, "moved")
         pointer.keep_report(target, outcome.sync, text, "in use")

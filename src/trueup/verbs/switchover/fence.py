@@ -13,6 +13,7 @@ from datetime import datetime
 import psycopg
 
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.connection import Connection, one_row
 from trueup.db.lock_holders import Holder
 from trueup.db.node import connect, error_from_server
@@ -90,6 +91,14 @@ class Fence:
         """Return the holders of the lock that writers share."""
         rows = self.connection.execute(load("trueup.verbs.switchover", "fence.sql")["blockers"]).fetchall()
         return [Holder(*row) for row in rows]
+
+    def waiting(self) -> tuple[str, ...]:
+        """Return the sessions that wait for the lock: how many of each role and application, and how long."""
+        rows = self.connection.execute(load("trueup.verbs.switchover", "fence.sql")["waiting"]).fetchall()
+        return tuple(
+            f"{counted(count, 'session')} of {role}{f' ({application})' if application else ''}, up to {ms:,.0f} ms"
+            for role, application, count, ms in rows
+        )
 
     def release(self) -> None:
         """Let the writers continue, without a decision."""

@@ -10,3 +10,12 @@ SELECT l.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''),
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND l.mode <> 'AccessShareLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
  ORDER BY a.xact_start NULLS FIRST, l.pid
+
+-- name: waiting
+-- The sessions that wait for the lock that writers share.
+SELECT coalesce(a.usename::text, ''), coalesce(a.application_name, ''), count(*),
+       max(extract(epoch FROM clock_timestamp() - coalesce(l.waitstart, clock_timestamp())) * 1000)::float8
+  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'relation' AND l.relation = to_regclass('trueup.switchover_lock') AND NOT l.granted
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
@@ -50,6 +51,23 @@ class Condition:
 class GateClosed(TrueupError):
     """A condition does not hold: the pointer was not flipped, and the old database is still in use."""
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        cure: str = "",
+        node: str | None = None,
+        table: str | None = None,
+        block: str | None = None,
+        conditions: tuple[Condition, ...] = (),
+    ) -> None:
+        super().__init__(message, cure=cure, node=node, table=table, block=block)
+        self.conditions = conditions
+
+    def __reduce__(self) -> tuple[Callable[..., TrueupError], tuple[Any, ...]]:
+        rebuild, arguments = super().__reduce__()
+        return partial(rebuild, conditions=self.conditions), arguments
+
 
 def condition(name: str, problems: Sequence[str], detail: str = "") -> Condition:
     """Return a condition that holds if there are no problems; `detail` is then what was checked."""
@@ -62,13 +80,15 @@ def condition(name: str, problems: Sequence[str], detail: str = "") -> Condition
 
 def refuse(conditions: Iterable[Condition]) -> None:
     """Raise an error that names every condition that does not hold."""
-    failed = [condition for condition in conditions if not condition.holds]
+    checked = tuple(conditions)
+    failed = [condition for condition in checked if not condition.holds]
     if failed:
         names = "\n".join(map(str, failed))
         raise GateClosed(
             f"the gate is closed: {names}" if len(failed) == 1 else f"the gate is closed:\n{names}",
             cure="nothing was switched, and everything was released: fix the problems listed above (rows:"
             " trueup diff, then trueup repair with the node in use as --source-of-truth), and try again",
+            conditions=checked,
         )
 
 

@@ -13,6 +13,7 @@ from trueup.verbs.switchover.phases import (
     GATE,
     POINTER,
     PREPARE,
+    RELEASE,
     SEQUENCES,
     Budget,
     BudgetSpent,
@@ -52,6 +53,10 @@ def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tup
                 if budget.left <= 0:
                     raise spent(budget.seconds, phases.current) from None
                 raise
+        if not ready.token:
+            with phases.phase(RELEASE):
+                decision.end_rehearsal(request.sync, ready)
+            return conditions, keys
         with phases.phase(POINTER):
             ready.fence.show_phase(POINTER, budget)
             decision.decide(request.sync, ready)

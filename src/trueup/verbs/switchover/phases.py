@@ -16,6 +16,8 @@ GATE = "gate"
 POINTER = "pointer"
 OPEN = "open"
 PAUSE = (FENCE, FINAL_ROUND, SEQUENCES, GATE, POINTER, OPEN)
+# The end of a rehearsal, instead of the last two.
+RELEASE = "release"
 PREPARE = "prepare"
 AFTER = "after"
 
@@ -89,7 +91,7 @@ class Phases:
         finally:
             ended = time.perf_counter()
             self.milliseconds[name] = self.milliseconds.get(name, 0.0) + (ended - began) * 1000
-            if self._paused_at is not None and name in PAUSE:
+            if self._paused_at is not None and name in (*PAUSE, RELEASE):
                 self.pause_ms = max(self.pause_ms, (ended - self._paused_at) * 1000)
 
     def enter(self, name: str) -> None:

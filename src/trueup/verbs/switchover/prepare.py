@@ -6,6 +6,7 @@ Pointers, guards, the reverse change log, rounds until few keys are left, schema
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -23,7 +24,7 @@ from trueup.errors import CheckFailed
 from trueup.rows.comparable import check_servers
 from trueup.rows.write import disabled_triggers as triggers
 from trueup.task import materialized
-from trueup.verbs.switchover import gate, guard, pointer
+from trueup.verbs.switchover import gate, guard, pointer, way_back
 from trueup.verbs.switchover.accepted import parse_accepted
 from trueup.verbs.switchover.compared import Compared, Side, schema_differences
 from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence, open_session
@@ -82,9 +83,7 @@ def prepare(
     source = fence.connection
     with ExitStack() as stack:
         sync_request = SyncRequest(route.source, route.target, Scope(request.sync), timeout=request.timeout)
-        if ending.stop(sync_request, timeout=request.timeout):
-            progress.say("stopped the running sync")
-        link = stack.enter_context(open_link(route.source, route.target, request.sync))
+        link = _take_over(sync_request, stack, progress, is_short=not route.decides)
         _check_names(request.sync, link.id, link.source, link.source_node, link.target_node)
         _check_encodings(link)
         validated = _validation(request, link, stack) if request.proof == VALIDATED else None
@@ -120,7 +119,7 @@ def prepare(
             progress.say(f"waiting until the validation {validated.name} has caught up")
             _await_validation(request, validated, rounds, pointer.closed_since(target, request.sync))
         runner.copy_sequences()
-        token = secrets.token_hex(16)
+        token = secrets.token_hex(16) if route.decides else ""
         # Deleted entries of the log that a crash brings back are applied once more. The rows on the target are on the
         # disk before the decision: each round commits durably.
         link.source.execute("SET synchronous_commit = off")
@@ -129,7 +128,7 @@ def prepare(
         stack.callback(hold.release)
         ready = Ready(
             request, attempt, token, fence, hold, target, link, prover, rounds, current.next_address,
-            (*accepted, *left), fingerprints, settled, enable, validated,
+            (*accepted, *left), fingerprints, settled, enable, validated, other_tables(source, link.plan),
         )  # fmt: skip
         ready.warm_up()
         yield ready
@@ -149,6 +148,19 @@ def _refresh(link: Link, progress: Progress, *, is_back: bool) -> list[str]:
         views = ", ".join(materialized.populated(link.source))
         return [f"not refreshed on {link.target_node.name}: {views}"] if views else []
     return materialized.refresh(link.source, link.target_node, link.application, progress)
+
+
+def _take_over(request: SyncRequest, stack: ExitStack, progress: Progress, *, is_short: bool) -> Link:
+    """Stop the running sync, and open its link instead; stop one that starts at the same moment as well."""
+    until = time.monotonic() + request.timeout
+    while True:
+        if ending.stop(request, timeout=request.timeout, is_short=is_short):
+            progress.say("stopped the running sync")
+        try:
+            return stack.enter_context(open_link(request.source, request.target, request.name))
+        except changelog.AlreadyRunning:
+            if time.monotonic() > until:
+                raise
 
 
 def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection, second: Connection) -> None:
@@ -287,9 +299,7 @@ def _settle(source: Connection, target: Connection, link: Link, names: list[Tabl
         f"{schema}.{table}" for node in (source, target) for schema, table in guard.unguarded(node, names, link.name)
     ]
     guarded = gate.condition(gate.GUARDED, [f"{name} has no guard" for name in bare])
-    with changelog.open_log(link.target_node) as log:
-        is_ready = changelog.is_installed(log, link.name)
-    back = gate.condition(gate.WAY_BACK, [] if is_ready else [f"{link.target_node.name} has no change log"])
+    back = gate.condition(gate.WAY_BACK, way_back.problems(link, source, target), way_back.description(link))
     gate.refuse([guarded, back])
     return guarded, back
 

@@ -35,6 +35,7 @@ class Ready:
 
     request: SwitchoverRequest
     attempt: str
+    # Opens the new database after the decision; empty in a rehearsal.
     token: str
     fence: Fence
     hold: Hold
@@ -53,6 +54,12 @@ class Ready:
     enable: tuple[sql.Composed, ...] = ()
     # The validation of --proof validated.
     validated: Validated | None = None
+    # The tables of the source that are not in the sync.
+    left_out: tuple[str, ...] = ()
+    # The sessions that waited when a rehearsal ended.
+    waited: tuple[str, ...] = ()
+    # The fingerprint of the target in the part of a rehearsal that was rolled back.
+    _rehearsed_shape: str = ""
 
     @property
     def names(self) -> list[TableName]:
@@ -113,7 +120,8 @@ class Ready:
         """Set the target's sequences and triggers exactly as on the source, and store the hash of the token there.
 
         This is the last write to the target before the decision: a server that went back behind it (a failover to a
-        standby that was behind) does not have the hash, and is not opened without the rows that it lost.
+        standby that was behind) does not have the hash, and is not opened without the rows that it lost. A rehearsal
+        has no token: nothing that it leaves behind can open the new database, and the triggers stay as they are.
         """
         chosen = self.link.plan.sequences
         on_source, on_target = both(
@@ -122,16 +130,27 @@ class Ready:
         changed = {sequence: value for sequence, value in on_source.items() if on_target.get(sequence) != value}
         with checked_transaction(self.link):
             sequences.write(self.link.target, changed)
+            if not self.token:
+                self.link.target.execute("SAVEPOINT rehearsal")
             for statement in self.enable:
                 self.link.target.execute(statement)
             triggers.forget(self.link.target, self.link.name)
-            expected = pointer.expect_token(self.link.target, self.request.sync, self.token)
-        pointer.check_expected(expected)
+            if self.token:
+                expected = pointer.expect_token(self.link.target, self.request.sync, self.token)
+            else:
+                shape = gate.query_fingerprint(self.link.target, self.names)
+                self.link.target.execute("ROLLBACK TO SAVEPOINT rehearsal")
+        if self.token:
+            pointer.check_expected(expected)
+        else:
+            self._rehearsed_shape = str(one_value(shape))
 
     def conditions(self, final: Round, budget: Budget) -> tuple[gate.Condition, ...]:
         """Check all conditions while the fence is held."""
         unequal, broken, checked = self._compare(final, budget)
         (shape, values, entries, prepared), (target_shape, target_values) = both(self._source_facts, self._target_facts)
+        # In a rehearsal the triggers of the target are not enabled any more.
+        target_shape = self._rehearsed_shape or target_shape
         nodes = (self.link.source_node, self.link.target_node)
         altered = [
             f"a table was altered on {node.name} after the schemas were compared"

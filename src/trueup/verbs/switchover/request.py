@@ -11,6 +11,8 @@ from trueup.verbs.switchover.accepted import parse_accepted
 
 EXECUTE = "execute"
 ROLLBACK = "rollback"
+# The path of one of the two up to the decision, which is not made.
+REHEARSE = "rehearse"
 
 DIGEST = "digest"
 KEYS = "keys"
@@ -49,6 +51,10 @@ class SwitchoverRequest:
     # For `--proof validated`: the name of the validation, and the node that keeps it, if not one of the two.
     validation: str = ""
     meta: Node | None = None
+    # Rehearse the rollback.
+    rollback: bool = False
+    # The folder of the report; empty: the current one.
+    report_dir: str = ""
 
     def __post_init__(self) -> None:
         if not self.budget > 0:
@@ -62,8 +68,8 @@ class SwitchoverRequest:
             )
 
     def route(self, action: str) -> Route:
-        """Return the direction of an action: `execute` or `rollback`."""
-        if action == ROLLBACK:
+        """Return the direction of an action: `execute`, `rollback` or `rehearse`."""
+        if action == ROLLBACK or self.rollback:
             return Route(action, self.second, self.first)
         return Route(action, self.first, self.second)
 
@@ -75,6 +81,11 @@ class Route:
     action: str
     source: Node
     target: Node
+
+    @property
+    def decides(self) -> bool:
+        """Whether the pause ends with the decision."""
+        return self.action != REHEARSE
 
 
 def seconds(text: str) -> float:

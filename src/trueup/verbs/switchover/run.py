@@ -1,5 +1,7 @@
 """The path of a switchover: prepare, fence, final round, sequences, gate, pointer, open. A rollback is the same path.
 
+A rehearsal is the path up to the gate, and then releases everything.
+
 Until the commit of the pointer the old database is in use, and any failure releases everything. After that commit the
 new database is in use, and any failure is completed by the same command, or by the first application that follows the
 pointer. That one commit is the decision.
@@ -11,20 +13,21 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from trueup.engine.progress import Progress
+from trueup.errors import TrueupError
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
-from trueup.verbs.switchover import decision, pause, pointer
+from trueup.verbs.switchover import decision, document, pause, pointer
 from trueup.verbs.switchover.fence import Fence, open_session
 from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import AFTER, OPEN, PREPARE, Phases
 from trueup.verbs.switchover.prepare import prepare
-from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, Route, SwitchoverRequest
+from trueup.verbs.switchover.request import EXECUTE, REHEARSE, ROLLBACK, Route, SwitchoverRequest
 
-TASK_TYPES = {EXECUTE: "SWITCHOVER", ROLLBACK: "SWITCHOVER_BACK"}
+TASK_TYPES = {EXECUTE: "SWITCHOVER", ROLLBACK: "SWITCHOVER_BACK", REHEARSE: "SWITCHOVER_REHEARSAL"}
 
 
 def move(request: SwitchoverRequest, action: str, *, store: TaskStore, progress: Progress) -> Outcome:
-    """Move the applications over, or complete an earlier call that was killed after its decision."""
+    """Move the applications over, rehearse that, or complete an earlier call that was killed after its decision."""
     route = request.route(action)
     context = {"sync": request.sync, "from": route.source.name, "to": route.target.name, "proof": request.proof}
     with open_task(
@@ -33,30 +36,28 @@ def move(request: SwitchoverRequest, action: str, *, store: TaskStore, progress:
         context={**context, "budget": request.budget},
         on_interrupt="run `trueup switchover status` to see which database is in use",
     ) as task:
-        outcome = _move(request, route, task, progress)
+        outcome = document.begin(request, route, task.task_id)
+        phases = Phases()
+        try:
+            outcome = _move(request, route, outcome, phases, task, progress)
+        except TrueupError as error:
+            document.write_failed(outcome, request.report_dir, phases, error, is_decided=bool(task.written))
+            raise
+        outcome = document.write(outcome, request.report_dir)
         task.finish(outcome.as_json())
         return outcome
 
 
-def _move(request: SwitchoverRequest, route: Route, task: OpenTask, progress: Progress) -> Outcome:
-    phases = Phases()
+def _move(
+    request: SwitchoverRequest, route: Route, outcome: Outcome, phases: Phases, task: OpenTask, progress: Progress
+) -> Outcome:
     with ExitStack() as stack:
         fence = Fence(route.source)
         stack.callback(fence.close)
         fence.claim(request.sync)
         target = stack.enter_context(open_session(route.target))
-        outcome = Outcome(
-            sync=request.sync,
-            action=route.action,
-            source=route.source.name,
-            target=route.target.name,
-            proof=request.proof,
-            budget=request.budget,
-            address="",
-            task_id=task.task_id,
-        )
         if done := decision.repeated(request, route, fence.connection, target):
-            return replace(outcome, already=done)
+            return decision.nothing_to_move(outcome, route, done)
         current = pointer.read(fence.connection, request.sync)
         if current is not None and not current.is_in_use:
             return decision.complete(outcome, route, fence, current, target)
@@ -68,19 +69,11 @@ def _move(request: SwitchoverRequest, route: Route, task: OpenTask, progress: Pr
             fence.release()
             decision.release(request.sync, fence, task.task_id, error)
             raise
-        task.written.append(f"{route.target.name} is in use")
-        with phases.phase(OPEN):
-            decision.open_target(route, target, request.sync, ready.token)
-        outcome = replace(
-            outcome,
-            address=ready.address,
-            pause_ms=phases.pause_ms,
-            milliseconds=phases.milliseconds,
-            conditions=conditions,
-            keys=keys,
-            rounds=ready.rounds.count,
-            remarks=ready.remarks,
-        )
+        if route.decides:
+            task.written.append(f"{route.target.name} is in use")
+            with phases.phase(OPEN):
+                decision.open_target(route, target, request.sync, ready.token)
+        outcome = replace(document.complete(outcome, ready, phases), conditions=conditions, keys=keys)
         with phases.phase(AFTER):
             decision.keep_report(outcome, fence, target)
         return replace(outcome, milliseconds=dict(phases.milliseconds))

@@ -8,7 +8,7 @@ must not fire), `history` (failovers and restores), `chain` (syncs one after the
 of the source, and `--create-schema`), `snapshot_copy` and `copy` (all rows once), `link` (the open sessions of a
 sync), `runner` (which kind of round fits), `round` (a small round), `large` (a round over tasks), `following` (rounds
 while tables are changed), `totals` (when rounds end, and their sum), `status`, `ending` (stop, accept and drop),
-`text` (plan and status as text).
+`turn` (make room for a rehearsal), `text` (plan and status as text).
 """
 
 from __future__ import annotations

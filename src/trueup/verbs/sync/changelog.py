@@ -215,6 +215,10 @@ def holder(connection: Connection, name: str) -> str | None:
     return None if text is None else str(text)
 
 
+class AlreadyRunning(CheckFailed):
+    """Another session holds the lock of the sync."""
+
+
 @contextmanager
 def sync_lock(connection: Connection, node: Node, name: str) -> Iterator[None]:
     """Hold the lock of a sync, which is that of its change log; if another session holds it, the error names it.
@@ -224,7 +228,7 @@ def sync_lock(connection: Connection, node: Node, name: str) -> Iterator[None]:
     if _has_log(connection, name) and not one_value(
         connection.execute(sql.SQL("SELECT {}(%s, 0)").format(_function("tube_hold")), [name])
     ):
-        raise CheckFailed(
+        raise AlreadyRunning(
             [
                 f"the sync {name} is already running on this database"
                 f" ({holder(connection, name) or 'it has just ended'})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
@@ -20,15 +21,19 @@ from trueup.verbs.sync.target_schema import create_schema
 from trueup.verbs.sync.target_schema.created import drop_created
 
 
-def stop(request: SyncRequest, *, timeout: float) -> bool:
-    """Ask the running sync to end after its round, and wait for it; return whether one was running."""
+def stop(request: SyncRequest, *, timeout: float, is_short: bool = False) -> bool:
+    """Ask the running sync to end after its round, and wait for it; return whether one was running.
+
+    With `is_short`, a sync that follows waits until the sync lock is free again, and continues: see `turn`.
+    """
+    until = timedelta(seconds=timeout if is_short else 0)
     with open_ends(request.source, request.target, request.name, read_only=(True, False)) as (source, target):
         if changelog.holder(source, request.name) is None:
             return False
         give_up = time.monotonic() + timeout
         while holder := changelog.holder(source, request.name):
             # Repeated: a process that has just started clears earlier requests.
-            target.execute("UPDATE trueup.syncs SET stop_asked_at = clock_timestamp() WHERE sync = %s", [request.name])
+            target.execute(state.statement("ask_to_stop"), {"sync": request.name, "ahead": until})
             if time.monotonic() > give_up:
                 raise TrueupError(
                     f"{holder} did not stop within {timeout:g} s: a copy, a large round or a switchover runs to"

@@ -1,7 +1,6 @@
 """The path of a sync: plan, change log, copy, rounds.
 
-`start` ends when all rows are copied, `run` applies later changes in rounds. After a kill at any point, the same
-call continues.
+`start` ends when all rows are copied, `run` applies later changes in rounds. After a kill, the same call continues.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from trueup.config.wording import counted
 from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress
-from trueup.errors import NodeError
-from trueup.verbs.sync import changelog, check, history, members, snapshot_copy, state
+from trueup.verbs.sync import changelog, check, history, members, snapshot_copy, state, turn
 from trueup.verbs.sync.following import FollowDdl, Following
 from trueup.verbs.sync.link import open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
@@ -109,12 +107,15 @@ def run(
                                 heartbeat(totals.as_json())
                                 progress.say(totals.text())
                         if not following.has_to_open:
-                            return totals
+                            if not (until.follow and turn.is_short_stop(link)):
+                                return totals
+                            break
                     except Outdated as error:
                         progress.say(f"{error.message}: checking all tables again")
+            turn.wait_for_turn(request, progress)
         except Exception as error:
-            if not until.follow or not isinstance(known := known_error(error), NodeError):
+            if not until.follow or not turn.is_passing(known := known_error(error), totals):
                 raise
-            # A restart or a failover of a server: nothing is lost, and rounds continue after it.
+            # A restart, a failover, a rehearsal of a switchover: nothing is lost, and rounds continue after it.
             progress.say(f"{known}; trying again")
             time.sleep(RETRY_SECONDS)

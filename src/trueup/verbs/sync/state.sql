@@ -210,6 +210,13 @@ UPDATE trueup.syncs
 -- name: count_empty_round
 UPDATE trueup.syncs SET lag_seconds = 0, pending_keys = 0 WHERE sync = %(sync)s RETURNING stop_asked_at IS NOT NULL
 
+-- name: ask_to_stop
+-- A time that is ahead: the session that asks takes the sync lock until then, and the sync may continue afterwards.
+UPDATE trueup.syncs SET stop_asked_at = clock_timestamp() + %(ahead)s WHERE sync = %(sync)s
+
+-- name: is_short_stop
+SELECT coalesce(bool_or(stop_asked_at > clock_timestamp()), false) FROM trueup.syncs WHERE sync = %(sync)s
+
 -- name: count_snapshot
 UPDATE trueup.syncs SET snapshots = snapshots + 1 WHERE sync = %s RETURNING snapshots
 

@@ -1,0 +1,52 @@
+"""The way back: what a rollback needs, as far as it can be checked while the old database is in use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trueup.config.wording import counted
+from trueup.db.connection import Connection
+from trueup.db.names import display_name
+from trueup.db.statements import load
+from trueup.errors import CheckFailed
+from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync.link import Link
+
+# What no check before the decision can show.
+UNKNOWN = (
+    "that the old server is still up when it is needed, and has room for the changes that are copied back",
+    "how long a rollback takes: that depends on the changes since, which trueup sync run in its direction copies back",
+)
+
+
+def problems(link: Link, source: Connection, target: Connection) -> list[str]:
+    """Return why a rollback would fail: a table whose changes are not recorded, no state, missing rights."""
+    old, new = link.source_node.name, link.target_node.name
+    names = [table.name for table in link.tables]
+    values = {"schemas": [schema for schema, _ in names], "names": [name for _, name in names]}
+    statements = load("trueup.verbs.switchover", "way_back.sql")
+    oids = dict(zip(names, (row[0] for row in target.execute(statements["oids"], values)), strict=True))
+    found: list[str] = []
+    with changelog.open_log(link.target_node) as log:
+        if not changelog.is_installed(log, link.name):
+            return [f"{new} has no change log"]
+        try:
+            changelog.attached(log, link.name, [replace(table, oid=oids[table.name]) for table in link.tables])
+        except CheckFailed as error:
+            found += [f"on {new}, {reason}" for reason in error.reasons]
+    stored = state.read(source, link.name)
+    if stored is None or stored.id != link.id or stored.source != state.identity(target):
+        found.append(f"{old} has no state of a sync from {new}")
+    found += [
+        f"the role {role} may not insert, update and delete rows of {display_name(schema, name)} on {old}"
+        for role, schema, name in source.execute(statements["not_writable"], values).fetchall()
+    ]
+    return found
+
+
+def description(link: Link) -> str:
+    """Return what `problems` has checked."""
+    return (
+        f"{link.target_node.name} records the changes of {counted(len(link.tables), 'table')},"
+        f" and rows can be written on {link.source_node.name}"
+    )

@@ -51,7 +51,7 @@ def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -
         elif member is None and problem.where in by_name:
             aside.append(_not_a_member(problem.where, by_name))
         else:
-            aside.append(problem)
+            aside.append(_with_cure(problem))
     known = {problem.where for problem in aside} | {members[table.oid].name for table in live}
     aside += [_gone(member, names) for member in members.values() if member.name not in known]
     # A table with a problem of its own is not live, even if the plan has it.
@@ -95,6 +95,14 @@ def with_relatives(target: Connection, tables: Sequence[SyncTable], members: Ite
                 problems.append(Problem(display_name(*name), what, f"fix {display_name(*other)}"))
                 live.discard(name)
                 lost.add(name)
+
+
+def _with_cure(problem: Problem) -> Problem:
+    """Return the problem with the cure for a started sync."""
+    if problem.cure.startswith("create the table there"):
+        cure = f"create and add it: trueup sync ddl --apply; or exclude it: trueup sync remove {problem.where}"
+        return replace(problem, cure=cure)
+    return replace(problem, cure=_SAME) if problem.cure in _SAME else problem
 
 
 def _not_a_member(name: str, by_name: Mapping[str, Member]) -> Problem:

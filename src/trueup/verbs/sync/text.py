@@ -55,8 +55,9 @@ def status_text(status: SyncStatus) -> str:
     if status.known is not None:
         count = counted(len(status.known.tables), "table")
         lines.append(f"sync {status.sync}, {count}: {_MOVED if status.is_moved else _PHASES[status.known.phase]}")
-        if status.known.aside:
-            lines.append(f"INCOMPLETE: {len(status.known.aside)} set aside; their rows are not up to date:")
+        names = {problem.where for problem in status.known.aside}
+        if names:
+            lines.append(f"INCOMPLETE: {len(names)} set aside; their rows are not up to date:")
         for problem in status.known.aside:
             lines += [f"  - {problem}", f"    what to do: {problem.cure}"]
     if status.waiting is not None:

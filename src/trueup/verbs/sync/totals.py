@@ -69,7 +69,8 @@ class Totals:
     def text(self) -> str:
         """Return the same as one line of text."""
         rate = self.keys / max(self.seconds, 1e-6)
-        aside = f"; {len(self.aside)} set aside" if self.aside else ""
+        names = {problem.where for problem in self.aside}
+        aside = f"; {len(names)} set aside" if names else ""
         return (
             f"{counted(self.rounds, 'round')}, {counted(self.keys, 'key')} ({rate:,.0f}/s): lag {self.last.lag:.1f} s,"
             f" {counted(self.last.pending, 'key')} pending, last round {self.last.milliseconds:.0f} ms{aside}"

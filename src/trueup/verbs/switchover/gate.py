@@ -24,12 +24,13 @@ SCHEMA = "schema equal"
 ROWS = "rows equal"
 REFERENCES = "foreign keys valid"
 SEQUENCES_EQUAL = "sequences equal"
+LARGE_OBJECTS = "large objects equal"
 LOG_EMPTY = "change log empty"
 PREPARED = "no prepared transactions"
 GUARDED = "every table guarded"
 WAY_BACK = "way back ready"
 # In the order of the report.
-ALL = (SCHEMA, ROWS, REFERENCES, SEQUENCES_EQUAL, LOG_EMPTY, PREPARED, GUARDED, WAY_BACK)
+ALL = (SCHEMA, ROWS, REFERENCES, SEQUENCES_EQUAL, LARGE_OBJECTS, LOG_EMPTY, PREPARED, GUARDED, WAY_BACK)
 
 _SHOWN = 5
 # Differences of schemas are accepted by their names, which must be shown for that.

@@ -119,6 +119,7 @@ def prepare(
             progress.say(f"waiting until the validation {validated.name} has caught up")
             _await_validation(request, validated, rounds, pointer.closed_since(target, request.sync))
         runner.copy_sequences()
+        runner.copy_large_objects()
         token = secrets.token_hex(16) if route.decides else ""
         # Deleted entries of the log that a crash brings back are applied once more. The rows on the target are on the
         # disk before the decision: each round commits durably.

@@ -12,6 +12,7 @@ from trueup.db import sequences
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.rows.write import disabled_triggers as triggers
+from trueup.rows.write import large_objects
 from trueup.task.together import both
 from trueup.verbs.switchover import gate, pointer
 from trueup.verbs.switchover.fence import Fence
@@ -21,6 +22,7 @@ from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.request import DIGEST, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import TableLocked, Validated, digested_tables
+from trueup.verbs.sync import state
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.round import checked_transaction
@@ -123,7 +125,11 @@ class Ready:
         standby that was behind) does not have the hash, and is not opened without the rows that it lost. A rehearsal
         has no token: nothing that it leaves behind can open the new database, and the triggers stay as they are.
         """
-        chosen = self.link.plan.sequences
+        link, chosen = self.link, self.link.plan.sequences
+        if link.plan.large_objects:
+            large_objects.make_equal(
+                self.fence.connection, link.target, lambda: state.writing(link.target, link.name, link.epoch)
+            )
         on_source, on_target = both(
             lambda: sequences.read(self.fence.connection, chosen), lambda: sequences.read(self.target, chosen)
         )
@@ -164,9 +170,17 @@ class Ready:
             gate.condition(gate.SEQUENCES_EQUAL, gate.unequal_sequences(values, target_values), f"{len(values)}"),
             gate.condition(gate.LOG_EMPTY, [f"it has {counted(entries, 'entry')}"] if entries else []),
             gate.condition(gate.PREPARED, prepared),
+            *self._large_objects(),
             *self.settled,
         )
         return tuple(sorted(conditions, key=lambda condition: gate.ALL.index(condition.name)))
+
+    def _large_objects(self) -> list[gate.Condition]:
+        """Compare all large objects: the fence does not keep a session from writing them."""
+        if not self.link.plan.large_objects or not (oids := large_objects.numbers(self.fence.connection)):
+            return []
+        unequal = large_objects.unequal(self.fence.connection, self.target)
+        return [gate.condition(gate.LARGE_OBJECTS, unequal, f"{len(oids):,}")]
 
     def _compare(self, final: Round, budget: Budget) -> tuple[list[str], list[str], str]:
         """Return the unequal tables, the broken foreign keys, and what was compared."""

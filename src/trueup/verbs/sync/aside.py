@@ -14,7 +14,7 @@ from trueup.db.connection import Connection
 from trueup.db.foreign_keys import read_foreign_keys
 from trueup.db.names import display_name
 from trueup.verbs.sync.members import Member
-from trueup.verbs.sync.model import Plan, Problem, SyncTable
+from trueup.verbs.sync.model import LARGE_OBJECTS, Plan, Problem, SyncTable
 
 SEQUENCE = "sequence "
 _SAME = "make both tables the same: trueup sync ddl"
@@ -42,7 +42,7 @@ def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -
     stopping: list[Problem] = []
     for problem in plan.problems:
         member = members.get(oids.get(problem.where, 0))
-        if problem.where.startswith(SEQUENCE) or problem.where == "large objects":
+        if problem.where.startswith(SEQUENCE) or problem.where == LARGE_OBJECTS:
             aside.append(problem)
         elif problem.where not in by_name and problem.where not in of_source:
             stopping.append(problem)

@@ -80,6 +80,7 @@ class Following:
                 if is_over or time.monotonic() - sequences_at >= until.sequences:
                     runner.check_chain()
                     runner.copy_sequences()
+                    runner.copy_large_objects()
                     sequences_at = time.monotonic()
             if is_over or time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()

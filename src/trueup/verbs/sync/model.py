@@ -21,6 +21,9 @@ LOG_SCHEMA = "trueup_log"
 # The functions that applications call during a switchover; every role may use this schema.
 FUNCTIONS_SCHEMA = "trueup_app"
 
+# What a problem of large objects names.
+LARGE_OBJECTS = "large objects"
+
 # How rows are written: with triggers and foreign keys of the target silenced, or in the order of foreign keys.
 REPLICA = disabled_triggers.REPLICA
 ORDERED = disabled_triggers.ORDERED
@@ -104,6 +107,8 @@ class Plan:
     remarks: tuple[str, ...] = ()
     # The roles that are created on the target.
     roles: tuple[str, ...] = ()
+    # Whether large objects are copied: of a whole database only.
+    large_objects: bool = False
 
     @property
     def rows(self) -> int:

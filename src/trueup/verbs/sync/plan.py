@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import CURE, all_tables_problem
 from trueup.db import catalog
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.patterns import parse_patterns
@@ -24,11 +24,21 @@ from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order, row_id_columns
 from trueup.rows.probe import same_row_ids
 from trueup.rows.spec import KeySpec, TableSpec
+from trueup.rows.write import large_objects
 from trueup.rows.write.disabled_triggers import Trigger, firing, recorded
 from trueup.rows.write.ordered import can_wait
 from trueup.rows.write.target import target_of
 from trueup.rows.write.triggers import silence_triggers
-from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, SyncTable
+from trueup.verbs.sync.model import (
+    LARGE_OBJECTS,
+    LOG_SCHEMA,
+    ORDERED,
+    REPLICA,
+    STATE_SCHEMA,
+    Plan,
+    Problem,
+    SyncTable,
+)
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.target_schema.left_out import find_left_out
@@ -85,7 +95,7 @@ def make_plan(
             if not key.validated
         ]
     sequences = _sequences(source, target, tables, scope, set(outside), problems, check=not makes_schema)
-    _check_large_objects(source, scope, problems, remarks)
+    _check_large_objects(source, target, scope, progress, problems, remarks)
     if not progress.is_brief:
         remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))
         remarks += _disabled(source if makes_schema or progress.is_bare else target, target, tables, scope, mode)
@@ -104,6 +114,7 @@ def make_plan(
         tuple(problems),
         tuple(remarks),
         roles,
+        large_objects=not scope.tables,
     )
 
 
@@ -414,13 +425,28 @@ def _other_differences(
     return [*remarks[:_SHOWN], *([f"and {more} more differences: trueup schema-diff"] if more > 0 else [])]
 
 
-def _check_large_objects(source: Connection, scope: Scope, problems: list[Problem], remarks: list[str]) -> None:
-    count = one_value(source.execute("SELECT count(*) FROM pg_largeobject_metadata"))
-    if not count:
+def _check_large_objects(
+    source: Connection,
+    target: Connection,
+    scope: Scope,
+    progress: TargetState,
+    problems: list[Problem],
+    remarks: list[str],
+) -> None:
+    """Add the reasons why large objects cannot be copied, or what they cost."""
+    oids = large_objects.numbers(source)
+    if not oids:
         return
-    what = f"{count:,} large objects are not synced, because they have no triggers"
     if scope.tables:
-        remarks.append(what)
-    else:
-        cure = "move them into bytea columns (lo_get), or copy them by hand and name the tables with --tables"
-        problems.append(Problem("large objects", what, cure))
+        remarks.append(f"{len(oids):,} large objects are not synced, because --tables names what is synced")
+        return
+    cure = "use roles that are members of all their owners, or name the tables with --tables"
+    problems += [Problem(LARGE_OBJECTS, what, cure) for what in large_objects.problems(source, target)]
+    if not progress.is_filled and (taken := sorted(set(oids) & set(large_objects.numbers(target)))):
+        shown = ", ".join(map(str, taken[:5])) + (" and more" if len(taken) > 5 else "")
+        what = f"{len(taken):,} numbers are used on the target already: {shown}"
+        problems.append(Problem(LARGE_OBJECTS, what, "remove these from the target (lo_unlink)"))
+    remarks.append(
+        f"{len(oids):,} large objects: writes to them fire no trigger, so all of them are read to find what changed,"
+        " also twice inside of the pause of a switchover"
+    )

@@ -8,6 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+import psycopg
+
+from trueup.config.wording import counted
 from trueup.db import reader, sequences
 from trueup.db.connection import one_value
 from trueup.db.foreign_keys import TableName
@@ -15,12 +18,13 @@ from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.errors import QueryError
+from trueup.rows.write import large_objects
 from trueup.rows.write.ordered import write_ordered
 from trueup.verbs.sync import chain, state
 from trueup.verbs.sync import round as small
 from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link
-from trueup.verbs.sync.model import Round
+from trueup.verbs.sync.model import LARGE_OBJECTS, Round
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, Rewritten, TooLarge
 from trueup.verbs.sync.silence import silence
@@ -57,6 +61,8 @@ class Runner:
         self._request = request
         self._progress = progress
         self._starter: EngineStarter | None = None
+        # Not before this time: see `copy_large_objects`.
+        self._large_objects_at = 0.0
         reader.allow(link.application)
 
     def __enter__(self) -> Runner:
@@ -114,6 +120,22 @@ class Runner:
         values = sequences.read(self.link.source, self.link.plan.sequences)
         with small.checked_transaction(self.link):
             sequences.write(self.link.target, values)
+
+    def copy_large_objects(self) -> None:
+        """Make large objects equal on the target; do nothing if that took more than a tenth of the time since then."""
+        link, began = self.link, time.monotonic()
+        is_aside = any(problem.where == LARGE_OBJECTS for problem in link.aside)
+        if not link.plan.large_objects or is_aside or began < self._large_objects_at:
+            return
+        try:
+            written = large_objects.make_equal(
+                link.source, link.target, lambda: state.writing(link.target, link.name, link.epoch)
+            )
+        except psycopg.Error as error:
+            raise link.error_from_server(error) from error
+        if written:
+            self._progress.say(f"copied {counted(written, 'large object')}")
+        self._large_objects_at = time.monotonic() + 10 * (time.monotonic() - began)
 
     def _round(self, asked: _Asked) -> Round:
         """Run a round; repeat it if a table was rewritten while it read: the entries are still in the change log."""

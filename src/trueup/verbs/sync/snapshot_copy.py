@@ -145,4 +145,6 @@ def build(request: SyncRequest, slots: int, progress: Progress) -> None:
         if not stored.named:
             for remark in materialized.refresh(link.source, link.target_node, link.application, progress):
                 progress.say(remark)
+        with Runner(link, request, progress) as runner:
+            runner.copy_large_objects()
         state.set_phase(link.target, request.name, link.epoch, "running")

@@ -1,0 +1,86 @@
+"""Large objects are copied, kept up to date, and compared before the switch: writes to them fire no trigger."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from support.fixtures import Databases
+from support.switchover import begin
+from trueup.errors import CheckFailed
+from trueup.rows.write import large_objects
+from trueup.testing.postgres import Database
+from trueup.verbs.switchover import pause as pauses
+from trueup.verbs.switchover.gate import GateClosed
+
+SCHEMA = "CREATE TABLE files (id int PRIMARY KEY, content oid)"
+ROWS = """
+INSERT INTO files VALUES (1, lo_from_bytea(50001, 'one')), (2, lo_from_bytea(50002, ''));
+INSERT INTO files
+ SELECT 3, lo_from_bytea(50003, string_agg(sha512(g::text::bytea), '')) FROM generate_series(1, 40000) g;
+GRANT SELECT ON LARGE OBJECT 50001 TO PUBLIC; SELECT lo_create(50004);
+"""
+CHANGES = """
+SELECT lo_put(50001, 1, 'X'), lo_put(50003, 2000000, 'changed'); REVOKE ALL ON LARGE OBJECT 50001 FROM PUBLIC;
+SELECT lo_truncate(lo_open(50003, 131072), 2100000);
+"""
+CONTENT = """
+SELECT m.oid::int, m.lomowner::regrole::text, md5(lo_get(m.oid)),
+       ARRAY(SELECT a::text FROM unnest(coalesce(m.lomacl, acldefault('L', m.lomowner))) a ORDER BY 1)
+  FROM pg_largeobject_metadata m
+ WHERE m.oid IN (SELECT content FROM files) ORDER BY 1
+"""
+
+
+def test_large_objects_are_moved_and_moved_back(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = databases(2)
+    for database in (old, new):
+        database.execute(SCHEMA)
+    old.execute(ROWS)
+    # A number that is in use on the target is refused, and its object stays.
+    new.execute("SELECT lo_from_bytea(50001, 'mine')")
+    with pytest.raises(CheckFailed, match="large objects: 1 numbers are used on the target already: 50001"):
+        begin(old, new)
+    check_content(new, 50001, b"mine")
+    new.execute("SELECT lo_unlink(50001), lo_from_bytea(777, 'stays')")
+    moving = begin(old, new)
+    assert old.execute(CONTENT) == new.execute(CONTENT)
+    assert new.execute("SELECT lo_get(50004), lo_get(777)") == [(b"", b"stays")]
+    # Written in place, without a touch of a row; shorter; with other rights.
+    old.execute(CHANGES)
+    moving.run_sync()
+    assert old.execute(CONTENT) == new.execute(CONTENT)
+
+    # Just before the pause: copied inside of it. After that: the gate is closed.
+    pause, make_equal, numbers = pauses.pause, large_objects.make_equal, count(1)
+
+    def paused(*arguments: Any) -> Any:
+        old.execute("SELECT lo_put(50002, 0, 'late')")
+        return pause(*arguments)
+
+    def spoiled(*arguments: Any) -> int:
+        written = make_equal(*arguments)
+        old.execute(f"SELECT lo_put(50001, 0, 'rogue {next(numbers)}')")
+        return written
+
+    monkeypatch.setattr(pauses, "pause", paused)
+    with monkeypatch.context() as patch:
+        patch.setattr(large_objects, "make_equal", spoiled)
+        with pytest.raises(GateClosed, match="large objects equal: large objects differ: 50001"):
+            moving.execute()
+    assert moving.accepts_writes("DELETE FROM files") == ["old"]
+    outcome = moving.execute()
+    assert {condition.name: condition.detail for condition in outcome.conditions}["large objects equal"] == "4"
+    check_content(new, 50002, b"late")
+    check_content(new, 50001, b"rogue 2")
+    monkeypatch.setattr(pauses, "pause", pause)
+    new.execute("UPDATE files SET content = lo_from_bytea(60000, 'new') WHERE id = 1; SELECT lo_put(50002, 4, '!')")
+    moving.rollback(proof="digest")
+    check_content(old, 50002, b"late!")
+    check_content(old, 60000, b"new")
+
+
+def check_content(database: Database, oid: int, content: bytes) -> None:
+    assert database.execute(f"SELECT lo_get({oid})") == [(content,)]

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import trueup
-from support.class_archive import use_test_cache
+from support.class_archive import start_archive, use_test_cache
 from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
 from support.run_guard import start_guard
@@ -68,6 +68,9 @@ _VERSION_LOG = "difflog"
 def pytest_configure(config: pytest.Config) -> None:
     """Start the guard of this run, once: in the process that the user started, not in the workers of xdist."""
     if not hasattr(config, "workerinput"):
+        # Before the guard, which would end the process that makes the archive together with this run.
+        if not all("unit" in Path(argument).parts for argument in config.args):
+            start_archive()
         config.stash[pytest.StashKey[object]()] = start_guard()
 
 

@@ -37,7 +37,8 @@ def _wait_for(condition: Callable[[], object], what: str) -> None:
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, f"waited too long: {what}"
-        time.sleep(0.01)
+        # The conditions look at all processes.
+        time.sleep(0.1)
 
 
 @pytest.fixture

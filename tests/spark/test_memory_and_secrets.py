@@ -93,7 +93,7 @@ def test_no_password_is_visible_to_other_processes(databases: Databases, on_all:
         while process.poll() is None:
             for each in psutil.process_iter(["cmdline"]):
                 seen.update(each.info["cmdline"] or ())
-            time.sleep(0.05)
+            time.sleep(0.2)
         assert process.stdout is not None
         output = process.stdout.read()
         assert process.returncode == 0, output

@@ -9,9 +9,12 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from trueup.engine.archive import Archive, archive_for
 from trueup.engine.archive_maker import make
 from trueup.engine.java import find_java
+from trueup.errors import EngineError
 
 
 def use_test_cache() -> None:
@@ -24,6 +27,19 @@ def archive_options() -> str:
     """Return the options of Java that use the archive; '' if there is none."""
     archive = archive_for(find_java(), {})
     return archive.options() if archive is not None and archive.is_ready() else ""
+
+
+def start_archive() -> None:
+    """Make the archive in the background if there is none; the process outlives a short run."""
+    try:
+        java = find_java()
+    except EngineError:
+        return
+    archive = archive_for(java, {})
+    if archive is not None and not archive.is_ready():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAVA_HOME", str(java))
+            archive.start_making()
 
 
 def run_archive() -> Archive:

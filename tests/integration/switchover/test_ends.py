@@ -14,7 +14,7 @@ import trueup
 from support.fixtures import Databases, FreshServer
 from support.repair import AtStage
 from support.servers import Backup
-from support.switchover import ROWS, SCHEMA, Moving, begin
+from support.switchover import ROWS, SCHEMA, TABLES, Moving, begin
 from trueup.db.connection import one_value
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
 from trueup.report.repair import RepairResult
@@ -63,7 +63,7 @@ def test_every_verb_says_what_is_done_already(moving: Moving) -> None:
     moving.execute()
     assert "new is in use since" in moving.execute().already
     assert sync_status_text(sync_status(sync_request(moving))).startswith(
-        "sync main, 3 tables: applications were moved"
+        "sync main, 4 tables: applications were moved"
     )
     moving.prepare()
     assert seen(moving) == "main: new is in use (moved)"
@@ -74,9 +74,9 @@ def test_every_verb_says_what_is_done_already(moving: Moving) -> None:
     assert ended.in_use == "new"
     assert moving.accepts_writes(WRITE) == ["new"]
     assert moving.new.execute(LEFT) == []
-    guards = [("trueup_guard_main",)] * 3
+    guards = [("trueup_guard_main",)] * len(TABLES)
     assert moving.old.execute(LEFT) == [("trueup",), ("trueup_app",), *guards]
-    assert "old: stays closed to writes: 3 guards" in ended.done[-1]
+    assert "old: stays closed to writes: 4 guards" in ended.done[-1]
     again = finish(request)
     assert (again.in_use, again.done[0]) == ("new", "the switchover of the sync main is finished already")
     assert seen(moving) == "main: new is in use (finished)"
@@ -324,7 +324,7 @@ def test_a_lost_target_does_not_keep_the_change_log(lost: tuple[Moving, Server, 
     moving, server, _ = lost
     back = replace(moving, old=moving.new, new=moving.old, first=moving.second, second=moving.first)
     sync_ending.drop(sync_request(moving), timeout=5)
-    moving.both("TRUNCATE people, visits, places")
+    moving.both("TRUNCATE people, visits, places, notes")
     moving = begin(back.old, back.new)
     request = moving.request()
     moving.prepare()

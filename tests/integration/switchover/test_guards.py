@@ -51,7 +51,7 @@ def test_the_end_of_one_sync_leaves_the_others(databases: Databases) -> None:
     first, second, other = (Node(name, at.uri) for name, at in (("old", old), ("new", new), ("third", third)))
     main = SwitchoverRequest("main", first, second, budget=60.0, jobs=1)
     side = SwitchoverRequest("side", first, other, budget=60.0, jobs=1)
-    both = ("public.people", "public.visits")
+    both = ("public.people", "public.visits", "public.notes")
     for request, tables in ((main, both), (side, (*both, "public.places"))):
         scope = Scope(request.sync, tables)
         sync.start(SyncRequest(request.first, request.second, scope, SparkSettings(engine="local")), Silent())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from support.fixtures import Databases
 from support.schema_zoo import CREATE_ROLES, ROLES, ROWS, SCHEMA, database_facts, dump, role_facts
 from support.sync import Pair, make_pair
 from trueup.cli.main import run
+from trueup.errors import TrueupError
 from trueup.testing.postgres import Database, Server, find_bin
 from trueup.verbs.sync.ending import drop
+from trueup.verbs.sync.link import open_session
 from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.target_schema import create_schema
 
 TIMEOUTS = ("transaction_timeout", "statement_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout")
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -250,3 +254,30 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes] |
         assert process is None or process.poll() is None, "start has ended"
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_a_dump_waits_for_a_locked_table_and_is_repeated(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(create_schema, "LOCK_WAIT", 100)
+    pair.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    waiting = f"SELECT pid FROM pg_stat_activity WHERE datname = '{pair.source.name}' AND wait_event_type = 'Lock'"
+    with (
+        psycopg.connect(pair.source.uri) as owner,
+        open_session(pair.request.source, "main") as source,
+        open_session(pair.request.target, "main") as target,
+    ):
+        owner.execute("LOCK TABLE t")
+        request = replace(pair.request, timeout=0)
+        with pytest.raises(TrueupError, match="LOCK TABLE"), create_schema.dumped(request, source, target, ()):
+            pass
+        attempts: set[tuple[int, ...]] = set()
+
+        def release() -> None:
+            while len(attempts) < 2:
+                attempts.update(pair.source.execute(waiting))
+            owner.rollback()
+
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(release)
+            with create_schema.dumped(pair.request, source, target, ()) as dump:
+                assert any("TABLE public t" in line for line in dump.entries(create_schema.PRE))
+        assert len(attempts) == 2

@@ -37,8 +37,8 @@ from trueup.verbs.sync.target_schema.programs import find_programs, run_program
 from trueup.verbs.sync.target_schema.roles import Roles, check_roles, read_roles, statement_rows
 
 PRE, POST = "pre-data", "post-data"
-# pg_dump locks all tables in ACCESS SHARE mode; it ends if it would wait for long, and is repeated.
-_LOCK_WAIT = 2000
+# pg_dump locks all tables in ACCESS SHARE mode; it ends if it waits for that many milliseconds, and is repeated.
+LOCK_WAIT = 2000
 _RETRY_SECONDS = 0.5
 # Lines of `pg_restore --list`: number; catalog, oid, kind.
 _SCHEMA = re.compile(r"^\d+; 2615 \d+ SCHEMA ")
@@ -94,7 +94,7 @@ def make_tables(
     progress.say("creating the tables of the target")
     with (
         open_session(request.target, request.name) as target,
-        _dumped(request, source, target, left_out) as dump,
+        dumped(request, source, target, left_out) as dump,
     ):
         with suppress(psycopg.Error):
             target.execute(ALLOW_VIEWS)
@@ -209,7 +209,7 @@ def build_rest(
     end_sessions(target, stored)
     # What a killed attempt has created is dropped and created again.
     options = [f"--jobs={slots}", *(("--clean", "--if-exists") if stored.phase == "building" else ())]
-    with _dumped(request, source, target, left_out) as dump:
+    with dumped(request, source, target, left_out) as dump:
         ours = _our_triggers(source)
         superuser = is_superuser(target)
         entries = [
@@ -269,7 +269,7 @@ def _our_triggers(source: Connection) -> set[int]:
 
 
 @contextmanager
-def _dumped(
+def dumped(
     request: SyncRequest, source: Connection, target: Connection, left_out: tuple[TableName, ...]
 ) -> Iterator[Dump]:
     """Write the schema of the source to a temporary file."""
@@ -295,18 +295,21 @@ def _dump(request: SyncRequest, source: Connection, dump: Dump, left_out: tuple[
         "--no-publications",
         "--no-subscriptions",
         "--no-security-labels",
-        f"--lock-wait-timeout={_LOCK_WAIT}",
+        f"--lock-wait-timeout={LOCK_WAIT}",
         *(f"--exclude-schema={_pattern(name)}" for name in sorted(hidden)),
         *(f"--exclude-table={_pattern(*name)}" for name in left_out),
         f"--file={dump.file}",
     ]
     give_up = time.monotonic() + request.timeout
     while True:
+        began = time.monotonic()
         try:
             run_program(command, request.source, version=source.info.server_version, application="trueup dump")
             return
         except TrueupError as error:
-            if "lock timeout" not in error.message or time.monotonic() > give_up:
+            # The reason is in the language of the server.
+            is_lock = "LOCK TABLE" in error.message and time.monotonic() - began >= LOCK_WAIT / 1000
+            if not is_lock or time.monotonic() > give_up:
                 raise
             time.sleep(_RETRY_SECONDS)
 

@@ -95,7 +95,7 @@ class Writers:
     def _work(self, number: int) -> None:
         try:
             insert = self._insert(number)
-            while not self._stopped.is_set():
+            while not self._stopped.wait(0.003):
                 name = f"w{number}-{len(self.written[number])}"
                 insert(name)
                 self.written[number].append(name)

@@ -43,7 +43,7 @@ def working(moving: Moving) -> Iterator[list[int]]:
         try:
             with psycopg.connect(moving.old.uri, application_name="shop") as connection:
                 connection.isolation_level = level
-                while not stopped.is_set():
+                while not stopped.wait(0.003):
                     # The snapshot of REPEATABLE READ is older than the write.
                     connection.execute("SELECT count(*) FROM people")
                     connection.execute(f"INSERT INTO people (name) VALUES ('w{number}-{counts[number]}')")

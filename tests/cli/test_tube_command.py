@@ -15,6 +15,7 @@ import pytest
 
 from support.cli import WriteConfig
 from support.fixtures import Cli, Databases
+from trueup.capture.triggers.install import VERSION
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 
@@ -31,8 +32,13 @@ def node(databases: Databases, write_config: WriteConfig) -> Database:
 
 def test_from_install_to_uninstall(cli: Cli, node: Database) -> None:
     ran = cli("tube", "install", "n1")
-    assert (ran.code, ran.out, ran.err) == (0, "version 6 installed in the schema tube of n1\n", "")
-    assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 6, "version": 6}
+    assert (ran.code, ran.out, ran.err) == (0, f"version {VERSION} installed in the schema tube of n1\n", "")
+    assert cli("tube", "install", "n1", "--json").json == {
+        "node": "n1",
+        "schema": "tube",
+        "before": VERSION,
+        "version": VERSION,
+    }
     assert "trueup tube ensure" in cli("tube", "list").out
     assert cli("tube", "ensure", "search", "--partitions", 2, "--filter", "n > 0").code == 0
     assert "no tables" in cli("tube", "list").out

@@ -86,10 +86,10 @@ def wait_for(
     while True:
         status = read_status(meta, name)
         seconds = time.monotonic() - start
-        unchecked = tuple(replace(status, tables=tuple(t for t in status.tables if t.source not in apart)).blind_spots)
+        status = replace(status, tables=tuple(table for table in status.tables if table.source not in apart))
         reached = status.validated is not None and lsn_number(status.validated) >= position
         if reached:
-            return Fence(name, lsn_text(position), True, seconds, status.open_errors, unchecked)
+            return Fence(name, lsn_text(position), True, seconds, status.open_errors, tuple(status.blind_spots))
         on_wait(status)
         reason = ""
         # A process that has lost its session with the meta database may come back.
@@ -101,7 +101,7 @@ def wait_for(
         elif seconds >= timeout:
             reason = _obstacle(meta, name, status, position)
         if reason:
-            return Fence(name, lsn_text(position), False, seconds, status.open_errors, (reason, *unchecked))
+            return Fence(name, lsn_text(position), False, seconds, status.open_errors, (reason, *status.blind_spots))
         time.sleep(every)
 
 

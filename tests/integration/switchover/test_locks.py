@@ -260,7 +260,7 @@ def _hang(moving: Moving, monkeypatch: pytest.MonkeyPatch, phase: str, message: 
 
         patch.setattr(Phases, "enter", enter)
         with pytest.raises(TrueupError, match=message):
-            moving.execute(proof=proof, budget=2.5)
+            moving.execute(proof=proof, budget=1.0)
     writer.join()
     return waits[0], frozen_at[0]
 

@@ -47,10 +47,11 @@ class Deadline:
             with suppress(OSError, psycopg.Error):
                 if connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.ACTIVE:
                     continue
-                with socket.socket(fileno=os.dup(connection.fileno())) as wire:
-                    wire.shutdown(socket.SHUT_RDWR)
+                # First, because the thread that waits for the answer reads it as soon as the connection is cut.
                 if isinstance(connection, NodeConnection) and connection.node is not None:
                     self.silent.append(connection.node.name)
+                with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

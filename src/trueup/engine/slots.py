@@ -25,6 +25,11 @@ class Share:
     max_connections: int = 0
     fixed: int = 0
 
+    @property
+    def is_part(self) -> bool:
+        """Whether not all cores may be used, also those of executors that start later."""
+        return self.concurrency_factor < 1 or self.max_connections > 0
+
     def of(self, cores: int) -> int:
         """Return the slots on this many cores: at least two, or one with a factor of 0."""
         # With one slot the nodes are idle while the driver compares, and the driver while they hash.

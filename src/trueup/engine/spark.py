@@ -64,7 +64,7 @@ class SparkEngine:
         self.slots = min(slots, self.max_slots) if self.max_slots else slots
         # Spark starts a slice on every free core. If not all cores may be used, or connections are limited, there are
         # no more slices than slots, and a slice closes its sessions when it ends.
-        self._limited = self.slots < cores or self._share.max_connections > 0
+        self._limited = self.slots < cores or self._share.is_part
 
     def _wave(self, work: Work[T], wave: Sequence[T]) -> Iterator[Any]:
         slices = min(len(wave), self.slots * (1 if self._limited else SLICES_PER_SLOT))

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -63,8 +64,10 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archive
     (tmp_path / "tmp").mkdir()
     yield Archive(str(cache / Path(original.path).name), original.base, original.java, original.conf)
     for maker in _makers(tmp_path):
-        for process in (*maker.children(recursive=True), maker):
-            process.kill()
+        # Some end meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            for process in (*maker.children(recursive=True), maker):
+                process.kill()
 
 
 def _makers(tmp_path: Path) -> list[psutil.Process]:

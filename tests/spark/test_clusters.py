@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -350,8 +351,11 @@ def test_a_killed_executor(
         def done() -> bool:
             worker = _busy_worker(connect_cluster, server.port)
             if worker is not None:
-                killed.append(_its_executor(worker) if executor else worker)
-                killed[0].kill()
+                # It may end meanwhile; then there is another one.
+                with suppress(psutil.NoSuchProcess):
+                    process = _its_executor(worker) if executor else worker
+                    process.kill()
+                    killed.append(process)
             return bool(killed)
 
         assert wait_until(done, 60)

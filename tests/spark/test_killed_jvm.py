@@ -21,6 +21,13 @@ TABLE = """
 STUCK = "current_query() NOT LIKE '%hash_' || 'record%' OR pg_sleep(60) IS NOT NULL"
 
 
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return bool(process.name() == "java")
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
@@ -39,7 +46,7 @@ def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
         assert wait_until(
             lambda: others.execute(sleeping, (nodes[0].name,)) != [(0,)] or command.poll() is not None, 240
         )
-        (java,) = [child for child in psutil.Process(command.pid).children(recursive=True) if child.name() == "java"]
+        (java,) = [child for child in psutil.Process(command.pid).children(recursive=True) if _is_java(child)]
         java.kill()
         out, err = command.communicate(timeout=90)
     finally:

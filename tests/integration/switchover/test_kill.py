@@ -14,6 +14,7 @@ import pytest
 
 import trueup
 from support.fixtures import Databases, FreshServer
+from support.standby import WAITING, name_missing_standby
 from support.switchover import SCHEMA, Moving, begin, killed, wait_until
 from trueup.db.connection import Connection
 from trueup.db.node import connect
@@ -160,24 +161,24 @@ def test_a_commit_that_waits_for_a_standby_is_looked_up_at_its_end(
     moving = begin(old, new)
     moving.prepare()
     original = pointer.decide
-    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    broken: list[str] = []
 
     def decide(connection: Connection, *arguments: Any) -> None:
         original(connection, *arguments)
-        old.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
-        old.execute("SELECT pg_reload_conf()")
-        name = "SELECT 1 FROM pg_settings WHERE name = 'synchronous_standby_names' AND setting = 'missing'"
-        wait_until(lambda: old.execute(name) != [])
+        name_missing_standby(old)
         threading.Thread(target=break_connection, args=(os.dup(connection.fileno()),)).start()
 
     def break_connection(number: int) -> None:
-        wait_until(lambda: old.execute(waits) != [])
+        wait_until(lambda: old.execute(WAITING) != [])
+        broken.extend(query for (query,) in old.execute(WAITING))
         with socket.socket(fileno=number) as client:
             client.shutdown(socket.SHUT_RDWR)
 
     monkeypatch.setattr(pointer, "decide", decide)
     assert moving.execute().target == "new"
-    assert old.execute(waits) == []
+    assert old.execute(WAITING) == []
+    (commit,) = broken
+    assert commit.endswith("COMMIT")
     assert moving.accepts_writes(WRITE) == ["new"]
 
 

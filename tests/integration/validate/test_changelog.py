@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.standby import WAITING, missing_standby
 from support.validate import PG_BIN, Copy
 from trueup.testing.postgres import Server
 from trueup.verbs.validate.validator import Validator
@@ -100,17 +101,11 @@ def test_a_commit_that_is_not_visible_yet_is_waited_for(copy: Copy) -> None:
     copy.both(TABLES)
     _start(copy)
     assert copy.fence().exit_code == 0
-    copy.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
-    try:
-        copy.up.execute("SELECT pg_reload_conf()")
-        copy.until(lambda: copy.up.execute("SHOW synchronous_standby_names") == [("missing",)])
+    with missing_standby(copy.up):
         waiting = threading.Thread(target=copy.up.execute, args=("INSERT INTO t VALUES (1, 1)",), daemon=True)
         waiting.start()
-        copy.until(lambda: copy.up.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+        copy.until(lambda: copy.up.execute(WAITING))
         assert not copy.fence(timeout=3).validated, "it is committed, but not compared"
-    finally:
-        copy.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        copy.up.execute("SELECT pg_reload_conf()")
     waiting.join(60)
     copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
 

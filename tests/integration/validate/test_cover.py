@@ -7,6 +7,7 @@ import threading
 import psycopg
 import pytest
 
+from support.standby import WAITING, missing_standby
 from support.validate import Copy
 from trueup.capture.log.pgoutput import identity_places
 from trueup.capture.log.reader import SlotReader
@@ -182,19 +183,13 @@ def test_an_alteration_that_is_not_visible_yet_holds_back_the_position(copy: Cop
         assert copy.fence().exit_code == 0
         other.rollback()
         assert copy.fence().exit_code == 0
-    copy.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
-    try:
-        copy.up.execute("SELECT pg_reload_conf()")
-        copy.until(lambda: copy.up.execute("SHOW synchronous_standby_names") == [("missing",)])
+    with missing_standby(copy.up):
         alter = "ALTER PUBLICATION trueup_v DROP TABLE t"
         waiting = threading.Thread(target=copy.up.execute, args=(alter,), daemon=True)
         waiting.start()
-        copy.until(lambda: copy.up.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+        copy.until(lambda: copy.up.execute(WAITING))
         copy.up.execute("SET synchronous_commit = local; INSERT INTO t VALUES (1, 1)")
         assert copy.fence(timeout=1.0).exit_code == 2
-    finally:
-        copy.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        copy.up.execute("SELECT pg_reload_conf()")
     waiting.join(60)
     assert "its publication was altered" in _reasons(copy)["t"]
 

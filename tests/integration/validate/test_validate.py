@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from support.standby import missing_standby
 from support.validate import Copy
 from trueup.api.validate import Validation
 from trueup.capture.log.slot import SlotLost
@@ -152,18 +153,12 @@ def test_a_commit_that_is_not_visible_yet_proves_nothing(copy: Copy) -> None:
     copy.spoil("t", "RETURN OLD;", "UPDATE")
     copy.start()
     assert copy.fence().exit_code == 0
-    copy.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
-    try:
-        copy.up.execute("SELECT pg_reload_conf()")
-        copy.until(lambda: copy.up.execute("SHOW synchronous_standby_names") == [("missing",)])
+    with missing_standby(copy.up):
         waiting = threading.Thread(target=copy.up.execute, args=("UPDATE t SET n = 2",), daemon=True)
         waiting.start()
         copy.until(lambda: copy.status().total("updates") == 1)
         assert copy.status().total("pending") == 1
         assert not copy.fence(timeout=0.5).validated
-    finally:
-        copy.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        copy.up.execute("SELECT pg_reload_conf()")
     waiting.join(60)
     copy.until(lambda: [error.kind for error in copy.errors()] == ["changed"])
 

@@ -25,6 +25,7 @@ from trueup.rows.keys import Block, in_block, key_texts, order_by, source, where
 from trueup.rows.spec import KeySpec, TableSpec
 from trueup.rows.types import TYPES
 from trueup.rows.write.key_lists import in_key_list, key_list
+from trueup.verbs.sync_ddl import apply_ddl
 
 # The role writes these rows itself, without casts.
 TABLE = """
@@ -321,6 +322,62 @@ def test_a_superuser_uses_no_table_whose_owner_would_run_code(squatter: Hostile,
     uris = [make_conninfo(database.uri, user=squatter.role, password=PASSWORD) for database in (n1, n2)]
     plain = dict(zip(nodes, uris, strict=True))
     assert trueup.diff("public.w", nodes=plain, engine="local", recheck=0).verdict == "DIFFER"
+
+
+# Statements of the source that `sync ddl --apply` would run on the target: the server evaluates an expression while it
+# plans the statement, reads a literal, compares values, or builds an index.
+DDL_TRAPS = {
+    "t1": "CREATE TABLE t1 (id int) PARTITION BY RANGE ((id + length(seize())))",
+    "t2": "CREATE INDEX ON t2 ((seize() || id))",
+    "t3": "CREATE INDEX ON t3 (id) WHERE seize() = ''",
+    "t4": "ALTER TABLE t4 ADD COLUMN x trap",
+    "t5": "ALTER TABLE t5 ADD COLUMN x trap[] DEFAULT '{a}'",
+    "t6": "ALTER TABLE t6 ADD EXCLUDE USING btree ((seize() || id) WITH =)",
+    "t7": "ALTER TABLE t7 ADD CHECK (cardinality('{a}'::trap[]) > 0)",
+    "t8": "CREATE TABLE t8 (id int, x text) PARTITION BY LIST (x traps);"
+    "CREATE TABLE t8_1 PARTITION OF t8 FOR VALUES IN ('a', 'b')",
+    "t9": "ALTER TABLE t9 ADD COLUMN x text DEFAULT seize()",
+    "t10": "ALTER TABLE t10 ADD CHECK (set_config('a.b', id::text, false) IS NOT NULL)",
+}
+
+
+def test_sync_ddl_runs_no_code_of_another_role(squatter: Hostile) -> None:
+    n1, n2 = squatter.databases
+    squatter.run("ALTER FUNCTION seize() IMMUTABLE; CREATE DOMAIN trap AS text CHECK (seize() = '')")
+    body = "'SELECT length(seize()) + bttextcmp($1, $2)'"
+    squatter.run(f"CREATE FUNCTION compare(text, text) RETURNS int IMMUTABLE LANGUAGE sql AS {body}")
+    # Only a superuser can create an operator class, also over a function of another role.
+    traps = "CREATE OPERATOR CLASS public.traps FOR TYPE text USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =,"
+    for database in squatter.databases:
+        database.execute(f"{traps} OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 public.compare(text, text)")
+    existing = [name for name, statement in DDL_TRAPS.items() if not statement.startswith("CREATE TABLE")]
+    squatter.run("".join(f"CREATE TABLE {name} (id int PRIMARY KEY);" for name in existing))
+    pair = make_pair(n1, n2)
+    pair.start()
+    for statement in DDL_TRAPS.values():
+        squatter.run(statement, n1)
+    done = {each.change.table: each.problem for each in apply_ddl.apply(pair.request, drops=True, timeout=30)[0]}
+    assert not squatter.is_superuser(), done
+    assert set(done) == {f"public.{name}" for name in DDL_TRAPS}
+    for name, problem in done.items():
+        assert "would run with superuser rights" in problem, name
+    # A function of a superuser, which the role only uses.
+    squatter.run("DROP INDEX t3_id_idx; CREATE TABLE harmless (id int PRIMARY KEY, at timestamptz DEFAULT now())", n1)
+    for database in squatter.databases:
+        database.execute("CREATE FUNCTION ours(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1'")
+    squatter.run("CREATE INDEX fine ON t3 (ours(id)) WHERE id <> 7; CREATE INDEX ON harmless (at)", n1)
+    done = {each.change.table: each.problem for each in apply_ddl.apply(pair.request, drops=True, timeout=30)[0]}
+    assert (done["public.t3"], done["public.harmless"]) == ("", "")
+    # An event trigger with a function of the role.
+    n2.execute("CREATE FUNCTION event() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN PERFORM public.seize(); END'")
+    n2.execute(f"ALTER FUNCTION event() OWNER TO {squatter.role}")
+    n2.execute("CREATE EVENT TRIGGER seize ON ddl_command_end EXECUTE FUNCTION event()")
+    squatter.run("CREATE INDEX later ON t3 (id)", n1)
+    done = {each.change.table: each.problem for each in apply_ddl.apply(pair.request, drops=True, timeout=30)[0]}
+    n2.execute("DROP EVENT TRIGGER seize")
+    assert "the event trigger seize" in done["public.t3"]
+    assert not squatter.is_superuser()
+    pair.drop()
 
 
 def test_the_planner_runs_no_code_of_tables_of_tubes_and_of_tables_in_filters(squatter: Hostile) -> None:

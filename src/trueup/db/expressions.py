@@ -18,7 +18,7 @@ from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
 from trueup.db.called import DENIED, add_types, reads_setting
 from trueup.db.connection import Connection, one_value
-from trueup.db.foreign_code import foreign_code
+from trueup.db.foreign_code import foreign_code, problems_of
 from trueup.db.names import display_name
 from trueup.db.node import error_from_server
 from trueup.db.node_tree import Calls, UnknownTree
@@ -156,6 +156,31 @@ def check(connection: Connection, node: Node, expression: Expression, allowed: E
     reason = refusal(connection, node, expression, allowed)
     if reason:
         raise CheckFailed([reason], cure=CURE, node=node.name)
+
+
+def foreign_calls(connection: Connection, node: Node, expression: Expression) -> list[str]:
+    """Return what a superuser must not run of an expression that another role wrote; only parse it, see `foreign_code`.
+
+    The server reads the values of strings while it parses: that happens only after what this calls was checked.
+    """
+    texts = [with_parameters(expression.text), expression.text]
+    if problem := problem_with(expression.text):
+        return [f"{expression.what}: it is not one expression: {problem}"]
+    try:
+        for text in dict.fromkeys(texts):
+            with connection.transaction(force_rollback=True):
+                connection.execute(_TREE)
+                calls = _parse(connection, expression, text)
+                if reasons := problems_of(connection, expression.what, calls, is_foreign=True):
+                    return reasons
+    except UnknownTree as error:
+        return [f"{expression.what} contains {error}, which cannot be checked: {_shown(expression)}"]
+    except psycopg.Error as error:
+        rejected = error_from_server(error, node)
+        if not isinstance(rejected, QueryError):
+            raise rejected from None
+        return [f"{expression.what} cannot be checked: {rejected.message}: {_shown(expression)}"]
+    return []
 
 
 def type_of(connection: Connection, expression: Expression) -> str:

@@ -2,14 +2,15 @@
 
 The planner of a query evaluates functions in expressions of indexes, constraints, statistics and partition keys. A
 write also runs those of rules, defaults, generated columns, domains, ranges in indexes and triggers, also of the tables
-that a foreign key with an action writes to. Functions of PostgreSQL itself and of extensions belong to a superuser, but
-the owner of a table chooses what they do: `CHECK (query_to_xml('SELECT …') IS NOT NULL)`.
+that a foreign key with an action writes to. Both compare values with the functions of operator classes. Functions of
+PostgreSQL itself and of extensions belong to a superuser, but the owner of a table chooses what they do:
+`CHECK (query_to_xml('SELECT …') IS NOT NULL)`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from psycopg.rows import class_row
 
@@ -17,9 +18,6 @@ from trueup.db.called import DENIED, add_types
 from trueup.db.connection import Connection, one_value
 from trueup.db.node_tree import Calls, UnknownTree
 from trueup.db.statements import load
-
-if TYPE_CHECKING:
-    from typing_extensions import LiteralString
 
 FOREIGN_CODE_CURE = (
     "connect as the owner of the table or as another role without superuser rights (a member of pg_read_all_data can"
@@ -74,32 +72,48 @@ def foreign_code(
     if not for_superuser and not one_value(connection.execute(statements["is_superuser"])):
         return []
     values = {"schema": schema, "table": table, "writes": writes, "silenced": silenced, "disabled": disabled}
-    rows = connection.execute(statements["foreign_code"], values).fetchall()
-    reasons = [
-        f"{place} calls the function {function} of the role {owner}, which {_RUNS}" for place, function, owner in rows
-    ]
+    reasons = _found(connection, "foreign_code", values)
     if not writes:
         return reasons
     rules = connection.execute(statements["rules"], values).fetchall()
     reasons += [f"{place} {_RUNS}" for (place,) in rules]
     for place, tree, types, is_foreign in connection.execute(statements["written"], values).fetchall():
-        reasons += _problems(connection, statements, place, tree, types or (), is_foreign=is_foreign)
+        reasons += _problems(connection, place, tree, types or (), is_foreign=is_foreign)
     return list(dict.fromkeys(reasons))[:_SHOWN]
 
 
+def code_of_definitions(connection: Connection, classes: Sequence[str]) -> list[str]:
+    """Return the functions of other roles that a superuser may run by a statement that uses these operator classes."""
+    return _found(connection, "definitions", {"classes": list(classes)})
+
+
+def _found(connection: Connection, statement: str, values: Mapping[str, object]) -> list[str]:
+    rows = connection.execute(load("trueup.db", "foreign_code.sql")[statement], values).fetchall()
+    return [
+        f"{place} calls the function {function} of the role {owner}, which {_RUNS}" for place, function, owner in rows
+    ]
+
+
 def _problems(
-    connection: Connection,
-    statements: dict[str, LiteralString],
-    place: str,
-    tree: str | None,
-    types: tuple[int, ...],
-    *,
-    is_foreign: bool,
+    connection: Connection, place: str, tree: str | None, types: tuple[int, ...], *, is_foreign: bool
 ) -> list[str]:
     calls = Calls(types={*types}, read_types={*types})
     try:
         if tree is not None:
             calls.add(tree)
+    except UnknownTree as error:
+        return [_unknown(place, error)]
+    return problems_of(connection, place, calls, is_foreign=is_foreign)
+
+
+def _unknown(place: str, error: UnknownTree) -> str:
+    return f"{place} contains {error}, which cannot be checked and {_RUNS}"
+
+
+def problems_of(connection: Connection, place: str, calls: Calls, *, is_foreign: bool) -> list[str]:
+    """Return the functions among these that a superuser must not run; `is_foreign`: another role wrote the calls."""
+    statements = load("trueup.db", "foreign_code.sql")
+    try:
         add_types(connection, calls)
         domains = connection.execute(statements["domains"], {"types": [*calls.types]}).fetchall()
         for default, _ in domains:
@@ -107,7 +121,7 @@ def _problems(
                 calls.add(default)
         add_types(connection, calls)
     except UnknownTree as error:
-        return [f"{place} contains {error}, which cannot be checked and {_RUNS}"]
+        return [_unknown(place, error)]
     is_foreign = is_foreign or any(is_of_other for _, is_of_other in domains)
     with connection.cursor(row_factory=class_row(_Function)) as cursor:
         cursor.execute(

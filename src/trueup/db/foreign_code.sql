@@ -52,12 +52,43 @@ WITH RECURSIVE used(oid, is_written) AS (
     UNION ALL
     SELECT u.oid, 'pg_rewrite'::regclass, r.oid, format('the rule %%I', r.rulename)
       FROM used u JOIN pg_rewrite r ON r.ev_class = u.oid AND r.ev_type <> '1' WHERE u.is_written
+), classes AS (
+    -- How values are compared: in indexes, by partition keys, in ranges, and where no operator class is named.
+    SELECT u.oid AS relation, c.oid FROM used u JOIN pg_index i ON i.indrelid = u.oid CROSS JOIN unnest(i.indclass::oid[]) c(oid)
+    UNION SELECT u.oid, c.oid FROM used u JOIN pg_partitioned_table p ON p.partrelid = u.oid CROSS JOIN unnest(p.partclass::oid[]) c(oid)
+    UNION SELECT t.relation, g.rngsubopc FROM types t JOIN pg_range g ON g.rngtypid = t.oid
+    UNION SELECT t.relation, c.oid FROM types t JOIN pg_opclass c ON c.opcintype = t.oid AND c.opcdefault
 )
-SELECT DISTINCT format('%%s of %%s', u.what, u.relation::regclass) AS place, f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
+SELECT format('the operator class %%I of %%s', c.opcname, k.relation::regclass) AS place, f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
+  FROM classes k JOIN pg_opclass c ON c.oid = k.oid AND c.oid >= 16384
+ CROSS JOIN LATERAL (
+       SELECT a.amproc::oid FROM pg_amproc a WHERE a.amprocfamily = c.opcfamily
+       UNION SELECT o.oprcode FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr WHERE a.amopfamily = c.opcfamily) x(oid)
+  JOIN pg_proc f ON f.oid = x.oid
+  JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
+UNION
+SELECT format('%%s of %%s', u.what, u.relation::regclass), f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
   FROM users u JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.objid
   LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
   JOIN pg_proc f ON f.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode::oid END
   JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
+ ORDER BY 1 LIMIT 5
+
+-- name: definitions
+-- Functions of roles that are not superusers: of event triggers, and of these operator classes (quoted names), which an
+-- index uses while it is built and a partition when its bounds are compared.
+SELECT format('the event trigger %%I', e.evtname) AS place, f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
+  FROM pg_event_trigger e JOIN pg_proc f ON f.oid = e.evtfoid JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
+ WHERE e.evtenabled <> 'D'
+UNION
+SELECT format('the operator class %%I', c.opcname), f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
+  FROM pg_opclass c JOIN pg_namespace n ON n.oid = c.opcnamespace
+ CROSS JOIN LATERAL (
+       SELECT a.amproc::oid FROM pg_amproc a WHERE a.amprocfamily = c.opcfamily
+       UNION SELECT o.oprcode FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr WHERE a.amopfamily = c.opcfamily) x(oid)
+  JOIN pg_proc f ON f.oid = x.oid
+  JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
+ WHERE format('%%I.%%I', n.nspname, c.opcname) = ANY (%(classes)s)
  ORDER BY 1 LIMIT 5
 
 -- name: written

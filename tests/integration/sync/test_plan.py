@@ -19,7 +19,7 @@ CREATE TABLE other_key (id int PRIMARY KEY, n int UNIQUE NOT NULL);
 CREATE TABLE filled (id int PRIMARY KEY); CREATE TABLE fires (id int PRIMARY KEY);
 CREATE TABLE away (id int PRIMARY KEY);
 CREATE TABLE refers (id int PRIMARY KEY REFERENCES keyed); CREATE SEQUENCE alone;
-CREATE MATERIALIZED VIEW seen AS SELECT 1;
+CREATE MATERIALIZED VIEW seen AS SELECT 1; CREATE TABLE far (id int) PARTITION BY RANGE (id);
 """
 TARGET = """
 CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE TABLE typed (id int PRIMARY KEY, n bigint, extra int);
@@ -28,7 +28,9 @@ INSERT INTO filled VALUES (1);
 CREATE TABLE fires (id int PRIMARY KEY); CREATE TABLE refers (id int PRIMARY KEY REFERENCES keyed);
 CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER t BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION f(); ALTER TABLE fires ENABLE ALWAYS TRIGGER t;
-CREATE INDEX ON fine (n);
+CREATE INDEX ON fine (n); CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w;
+CREATE TABLE far (id int) PARTITION BY RANGE (id);
+CREATE FOREIGN TABLE far_1 PARTITION OF far FOR VALUES FROM (0) TO (9) SERVER s;
 """
 
 
@@ -51,9 +53,10 @@ def test_problems_are_listed_and_the_plan_fails(pair: Pair, capsys: pytest.Captu
         "public.away": "does not exist on the target",
         "public.refers": "refers to public.keyed, which is not in the sync",
         "sequence public.alone": "does not exist",
+        "public.far": "its partition public.far_1 is a foreign table",
     }.items():
         assert what in problems[where], where
-    assert len(problems) == 9
+    assert len(problems) == 10
     assert [table["table"] for table in plan["tables"]] == ["public.fine", "public.fires", "public.refers"]
     assert any("the trigger t of public.fires is disabled on the target" in remark for remark in plan["remarks"])
     assert any("public.seen is a materialized view" in remark for remark in plan["remarks"])

@@ -37,7 +37,10 @@ SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::tex
 SELECT has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') AS may_write,
        row_security_active(c.oid) AS secured, c.relkind::text AS kind, c.relpersistence::text AS persistence,
-       EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = c.oid) AS is_subscribed
+       EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = c.oid) AS is_subscribed,
+       (WITH RECURSIVE tree(oid) AS (
+            SELECT c.oid UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
+        SELECT min(f.oid::regclass::text) FROM tree t JOIN pg_class f ON f.oid = t.oid WHERE f.relkind = 'f') AS foreign_part
   FROM pg_class c WHERE c.oid = %(oid)s
 
 -- name: sequences

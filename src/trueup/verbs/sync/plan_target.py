@@ -114,6 +114,9 @@ def _state(
                 "grant these privileges, and USAGE on the schema",
             )
         ]
+    if row["foreign_part"]:
+        what = f"on the target, its partition {row['foreign_part']} is a foreign table: rows would leave the database"
+        return [(what, "detach that partition there")]
     reasons: list[Reason] = []
     if row["is_subscribed"]:
         reasons.append(("on the target, a subscription writes to it too", "drop the subscription"))

@@ -8,17 +8,16 @@ table is applied.
 from __future__ import annotations
 
 import time
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg import sql
 
-from trueup.config.settings import ExpressionSettings
 from trueup.db.connection import Connection, one_value
 from trueup.db.durable import durable_transaction
-from trueup.db.expressions import Expression, examine
-from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
+from trueup.db.expressions import Expression, foreign_calls
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, code_of_definitions, foreign_code
 from trueup.db.names import quoted_name
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
@@ -155,6 +154,13 @@ def _request_copy(request: SyncRequest, stored: State, change: Change) -> None:
 
 def _run(request: SyncRequest, target: Connection, stored: State, change: Change) -> None:
     is_checked = bool(one_value(target.execute(load("trueup.db", "foreign_code.sql")["is_superuser"])))
+    if is_checked:
+        _refuse(code_of_definitions(target, change.classes))
+    if is_checked and change.name is not None and not change.creates:
+        # Its owner cannot change it between a check and the statement that follows.
+        table = sql.Identifier(*change.name)
+        target.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table))
+        _check_table(target, change)
     if change.empties and change.name is not None:
         # Triggers of trueup recognize the sync.
         target.execute("SELECT set_config('trueup.sync', %s, true)", [stored.id])
@@ -166,27 +172,28 @@ def _run(request: SyncRequest, target: Connection, stored: State, change: Change
         if is_silent:
             target.execute("SET LOCAL session_replication_role = origin")
     for statement in change.statements:
-        for expression in statement.expressions if is_checked else ():
-            _check_expression(request, target, change, expression)
-        if statement.evaluates:
-            _check_table(target, change)
+        if is_checked:
+            # Without an expression, the types of the columns are checked: a new column of a domain runs its checks.
+            for text in statement.expressions or ("true",):
+                _check_expression(request, target, change, text)
         target.execute(statement.text)
-    if change.name is not None:
-        _check_table(target, change)
+        if is_checked and change.name is not None:
+            # A later statement may evaluate what this one has defined.
+            _check_table(target, change)
 
 
 def _check_expression(request: SyncRequest, target: Connection, change: Change, text: str) -> None:
     columns = ", ".join(f"CAST(NULL AS {kind}) AS {quoted_name(name)}" for name, kind in change.columns)
     place = sql.SQL(f"(SELECT {columns}) AS r")
-    expression = Expression(f"{change.table}: a generated column", text, place, "value")
-    reason = examine(target, request.target, expression, ExpressionSettings()).reason
-    if reason:
-        raise CheckFailed([reason], cure=f"create it as the owner of the table, or {FOREIGN_CODE_CURE}")
+    _refuse(foreign_calls(target, request.target, Expression(f"an expression of {change.table}", text, place, "value")))
 
 
 def _check_table(target: Connection, change: Change) -> None:
     """Raise if a superuser would run code of another role by using the table."""
     assert change.name is not None
-    reasons = foreign_code(target, *change.name, writes=True)
+    _refuse(foreign_code(target, *change.name, writes=True))
+
+
+def _refuse(reasons: Sequence[str]) -> None:
     if reasons:
-        raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE)
+        raise CheckFailed(reasons, cure=f"run the statements as the owner of the table, or {FOREIGN_CODE_CURE}")

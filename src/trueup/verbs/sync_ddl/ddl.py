@@ -32,10 +32,8 @@ class Statement:
     text: str
     # It drops something on the target: not without `trueup sync ddl --apply`.
     drops: bool = False
-    # Expressions that the server may evaluate when it runs the statement.
+    # Expressions of the source in it, which the server parses or evaluates when it runs the statement.
     expressions: tuple[str, ...] = ()
-    # The statement evaluates a constraint of the table.
-    evaluates: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,8 @@ class Change:
     name: TableName | None = None
     # Its columns and their types, which expressions refer to.
     columns: tuple[tuple[str, str], ...] = ()
+    # The operator classes of its indexes and partition keys that are not part of PostgreSQL, as quoted names.
+    classes: tuple[str, ...] = ()
     # All rows are deleted first, and copied again.
     empties: bool = False
     # The table is set aside: its rows may be deleted if they are in the way.
@@ -79,6 +79,8 @@ class Definition:
     kind: str
     owner: str
     partition_key: str | None
+    partition_expressions: list[str]
+    classes: list[str]
     columns: list[dict[str, Any]] = field(default_factory=list)
     constraints: list[dict[str, Any]] = field(default_factory=list)
     indexes: list[dict[str, Any]] = field(default_factory=list)
@@ -239,7 +241,9 @@ def _altered(member: Member, wanted: Definition, present: Definition, notes: lis
     for each in wanted.sequences:
         if (each["schema"], each["name"]) not in known:
             statements.append(_owned(wanted, each))
-    return Change(str(wanted), tuple(statements), wanted.table, _types(wanted), empties=empties, may_empty=is_aside)
+    return Change(
+        str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes), empties, may_empty=is_aside
+    )
 
 
 def _types(wanted: Definition) -> tuple[tuple[str, str], ...]:
@@ -286,11 +290,13 @@ def _column_text(column: Mapping[str, Any], *, has_expression: bool = False) -> 
 
 def _added_column(alter: str, column: Mapping[str, Any]) -> list[Statement]:
     """Return the statements for a new column. Its default is not evaluated: a round copies the values."""
-    evaluated = (column["expression"],) if column["generated"] else ()
+    expressions = (column["expression"],) if column["expression"] else ()
+    evaluated = expressions if column["generated"] else ()
     statements = [Statement(f"{alter} ADD COLUMN {_column_text(column)}", expressions=evaluated)]
-    if column["expression"] and not evaluated:
+    if expressions and not evaluated:
         name = quoted_name(column["name"])
-        statements.append(Statement(f"{alter} ALTER COLUMN {name} SET DEFAULT {column['expression']}"))
+        text = f"{alter} ALTER COLUMN {name} SET DEFAULT {column['expression']}"
+        statements.append(Statement(text, expressions=expressions))
     return statements
 
 
@@ -304,6 +310,7 @@ def _changed_column(
     change = f"{alter} ALTER COLUMN {quoted_name(wanted['name'])}"
     texts: list[str] = []
     empties = False
+    expressions = (wanted["expression"],) if wanted["expression"] else ()
     has_other_type = (wanted["type"], wanted["collation"]) != (present["type"], present["collation"])
     has_other_base = (wanted["base"], wanted["collation"]) != (present["base"], present["collation"])
     has_other_default = not wanted["generated"] and wanted["expression"] != present["expression"]
@@ -324,7 +331,7 @@ def _changed_column(
         )
     if wanted["not_null"] != present["not_null"]:
         texts.append(f"{change} {'SET' if wanted['not_null'] else 'DROP'} NOT NULL")
-    return [Statement(text) for text in texts], empties
+    return [Statement(text, expressions=expressions) for text in texts], empties
 
 
 def _constraints(alter: str, wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
@@ -336,10 +343,10 @@ def _constraints(alter: str, wanted: Definition, present: Definition, notes: lis
         name, definition = quoted_name(constraint["name"]), constraint["definition"]
         # Checked by a statement of its own, after the code that it would run was checked.
         late = constraint["kind"] in "cf" and not (constraint["kind"] == "f" and wanted.kind == "p")
-        statements.append(Statement(f"{alter} ADD CONSTRAINT {name} {definition}{' NOT VALID' if late else ''}"))
+        text = f"{alter} ADD CONSTRAINT {name} {definition}{' NOT VALID' if late else ''}"
+        statements.append(Statement(text, expressions=tuple(constraint["expressions"])))
         if late and constraint["validated"]:
-            is_check = constraint["kind"] == "c"
-            statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", evaluates=is_check))
+            statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}"))
     names = {constraint["name"] for constraint in wanted.constraints}
     notes += [f"{wanted}: the constraint {name} exists only on the target" for name in sorted(known - names)]
     return statements
@@ -350,7 +357,11 @@ def _indexes(wanted: Definition, present: Definition, notes: list[str]) -> list[
     names = {index["name"] for index in wanted.indexes} | {key["name"] for key in wanted.constraints}
     only = sorted({index["name"] for index in present.indexes} - names)
     notes += [f"{wanted}: the index {name} exists only on the target" for name in only]
-    return [Statement(index["definition"]) for index in wanted.indexes if index["name"] not in known]
+    return [
+        Statement(index["definition"], expressions=tuple(index["expressions"]))
+        for index in wanted.indexes
+        if index["name"] not in known
+    ]
 
 
 def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
@@ -361,6 +372,10 @@ def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> li
     statements = []
     for each in wanted.partitions:
         if (each["schema"], each["name"]) in known or (each["parent_schema"], each["parent"], each["bound"]) in bounds:
+            continue
+        if each["kind"] == "f":
+            shown = display_name(each["schema"], each["name"])
+            notes.append(f"{wanted}: the partition {shown} is a foreign table, which is not created")
             continue
         statements += _new_partition(each)
     names = {(each["schema"], each["name"]) for each in wanted.partitions}
@@ -375,7 +390,8 @@ def _new_partition(partition: Mapping[str, Any]) -> list[Statement]:
     name = _quoted(partition["schema"], partition["name"])
     parent = _quoted(partition["parent_schema"], partition["parent"])
     key = f" PARTITION BY {partition['key']}" if partition["key"] else ""
-    return [Statement(f"CREATE TABLE {name} PARTITION OF {parent} {partition['bound']}{key}")]
+    text = f"CREATE TABLE {name} PARTITION OF {parent} {partition['bound']}{key}"
+    return [Statement(text, expressions=tuple(partition["expressions"]))]
 
 
 def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change:
@@ -388,8 +404,9 @@ def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change
     statements: list[Statement] = []
     columns = ", ".join(_column_text(column, has_expression=True) for column in wanted.columns)
     key = f" PARTITION BY {wanted.partition_key}" if wanted.partition_key else ""
-    evaluated = tuple(column["expression"] for column in wanted.columns if column["generated"])
-    statements.append(Statement(f"CREATE TABLE {table} ({columns}){key}", expressions=evaluated))
+    expressions = [column["expression"] for column in wanted.columns if column["expression"]]
+    text = f"CREATE TABLE {table} ({columns}){key}"
+    statements.append(Statement(text, expressions=(*expressions, *wanted.partition_expressions)))
     statements += [_owned(wanted, each) for each in wanted.sequences]
     empty = replace(wanted, constraints=[], indexes=[], partitions=[])
     statements += _constraints(f"ALTER TABLE {table}", wanted, empty, notes)
@@ -397,7 +414,7 @@ def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change
     statements += _partitions(wanted, empty, notes)
     if wanted.owner in known:
         statements.append(Statement(f"ALTER TABLE {table} OWNER TO {quoted_name(wanted.owner)}"))
-        for each in wanted.partitions:
+        for each in (each for each in wanted.partitions if each["kind"] != "f"):
             name = _quoted(each["schema"], each["name"])
             statements.append(Statement(f"ALTER TABLE {name} OWNER TO {quoted_name(wanted.owner)}"))
     for grant in wanted.grants:
@@ -405,7 +422,9 @@ def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change
             role = quoted_name(grant["role"]) if grant["role"] else "PUBLIC"
             option = " WITH GRANT OPTION" if grant["option"] else ""
             statements.append(Statement(f"GRANT {grant['privilege']} ON {table} TO {role}{option}"))
-    return Change(str(wanted), tuple(statements), wanted.table, _types(wanted), creates=True)
+    return Change(
+        str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes), creates=True
+    )  # fmt: skip
 
 
 def _dropped(present: Definition) -> Change:

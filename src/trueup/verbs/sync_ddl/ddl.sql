@@ -2,6 +2,18 @@
 -- Tables by oid, as statements need them: all names have their schema, because search_path is pg_catalog.
 SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
        pg_get_userbyid(c.relowner)::text AS owner, pg_get_partkeydef(c.oid) AS partition_key,
+       -- Printed with commas between them, as arguments are.
+       ARRAY(SELECT format('num_nulls(%%s) > 0', pg_get_expr(k.partexprs, k.partrelid)) FROM pg_partitioned_table k
+              WHERE k.partrelid = c.oid AND k.partexprs IS NOT NULL) AS partition_expressions,
+       ARRAY(SELECT format('%%I.%%I', xn.nspname, x.opcname)
+               FROM (SELECT unnest(i.indclass::oid[]) FROM pg_index i WHERE i.indrelid = c.oid
+                     UNION SELECT unnest(k.partclass::oid[]) FROM pg_partitioned_table k
+                      WHERE k.partrelid IN (
+                          WITH RECURSIVE t(oid) AS (
+                              SELECT c.oid UNION SELECT h.inhrelid FROM t JOIN pg_inherits h ON h.inhparent = t.oid)
+                          SELECT t.oid FROM t)) used(oid)
+               JOIN pg_opclass x ON x.oid = used.oid AND x.oid >= 16384
+               JOIN pg_namespace xn ON xn.oid = x.opcnamespace ORDER BY 1) AS classes,
        (SELECT coalesce(jsonb_agg(jsonb_build_object(
                    'number', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
                    'base', format_type(a.atttypid, NULL), 'not_null', a.attnotnull, 'identity', a.attidentity,
@@ -22,12 +34,23 @@ SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
        (SELECT coalesce(jsonb_agg(jsonb_build_object(
                    'name', k.conname, 'kind', k.contype, 'validated', k.convalidated,
+                   'expressions', CASE WHEN k.contype = 'c' THEN jsonb_build_array(pg_get_expr(k.conbin, k.conrelid))
+                                  ELSE coalesce(e.texts, '[]') END,
                    'definition', regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', ''))
                    -- Keys before the foreign keys that refer to them.
                    ORDER BY strpos('puxcf', k.contype::text), k.conname), '[]')
-          FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype IN ('p', 'u', 'x', 'c', 'f') AND k.conparentid = 0
+          FROM pg_constraint k
+          LEFT JOIN LATERAL (
+               SELECT jsonb_agg(x.text) AS texts FROM pg_index i CROSS JOIN LATERAL (
+                      SELECT pg_get_indexdef(i.indexrelid, n, false) FROM generate_series(1, i.indnkeyatts::int) n WHERE i.indkey[n - 1] = 0
+                      UNION ALL SELECT pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) x(text)
+                WHERE k.contype = 'x' AND i.indexrelid = k.conindid) e ON true
+         WHERE k.conrelid = c.oid AND k.contype IN ('p', 'u', 'x', 'c', 'f') AND k.conparentid = 0
            AND k.conislocal) AS constraints,
-       (SELECT coalesce(jsonb_agg(jsonb_build_object('name', x.relname, 'definition', pg_get_indexdef(i.indexrelid))
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('name', x.relname, 'definition', pg_get_indexdef(i.indexrelid),
+                   'expressions', (SELECT coalesce(jsonb_agg(e.text), '[]') FROM (
+                       SELECT pg_get_indexdef(i.indexrelid, n, false) FROM generate_series(1, i.indnkeyatts::int) n WHERE i.indkey[n - 1] = 0
+                       UNION ALL SELECT pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) e(text)))
                         ORDER BY x.relname), '[]')
           FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
          WHERE i.indrelid = c.oid AND i.indisvalid
@@ -39,8 +62,11 @@ SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
             SELECT i.inhrelid, i.inhparent, t.level + 1 FROM tree t JOIN pg_inherits i ON i.inhparent = t.inhrelid
              WHERE NOT i.inhdetachpending)
         SELECT coalesce(jsonb_agg(jsonb_build_object(
-                   'schema', pn.nspname, 'name', p.relname, 'bound', pg_get_expr(p.relpartbound, p.oid),
-                   'key', pg_get_partkeydef(p.oid), 'owner', pg_get_userbyid(p.relowner),
+                   'schema', pn.nspname, 'name', p.relname, 'kind', p.relkind, 'bound', pg_get_expr(p.relpartbound, p.oid),
+                   'key', pg_get_partkeydef(p.oid),
+                   'expressions', ARRAY(SELECT format('num_nulls(%%s) > 0', pg_get_expr(k.partexprs, k.partrelid))
+                                          FROM pg_partitioned_table k WHERE k.partrelid = p.oid AND k.partexprs IS NOT NULL),
+                   'owner', pg_get_userbyid(p.relowner),
                    'parent_schema', qn.nspname, 'parent', q.relname) ORDER BY t.level, p.relname), '[]')
           FROM tree t JOIN pg_class p ON p.oid = t.inhrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
           JOIN pg_class q ON q.oid = t.inhparent JOIN pg_namespace qn ON qn.oid = q.relnamespace

@@ -26,6 +26,7 @@ class Copy:
         self.up = up
         self.down = down
         self.name = "v"
+        self.meta = ""
         self.messages: list[str] = []
         self.ended: list[Any] = []
         self._thread: threading.Thread | None = None
@@ -33,7 +34,22 @@ class Copy:
     @property
     def validation(self) -> Validation:
         """Return the validation."""
-        return Validation(self.name, nodes={"n1": self.up.uri, "n2": self.down.uri})
+        return Validation(self.name, meta=self.meta, nodes={"n1": self.up.uri, "n2": self.down.uri})
+
+    @property
+    def slot(self) -> str:
+        """Return the name of the slot of the validation, and of its own publication."""
+        meta = self.up if self.meta == "n1" else self.down
+        return str(meta.execute(f"SELECT slot FROM trueup.validation WHERE name = '{self.name}'")[0][0])
+
+    def left(self) -> list[str]:
+        """Return the slots and publications of validations on the source."""
+        found = self.up.execute(
+            "SELECT slot_name::text FROM pg_replication_slots"
+            " WHERE slot_name LIKE 'trueup%' AND database = current_database()"
+            " UNION ALL SELECT pubname FROM pg_publication WHERE pubname LIKE 'trueup%' ORDER BY 1"
+        )
+        return [row[0] for row in found]
 
     def both(self, statements: str) -> None:
         """Run statements on both databases."""

@@ -13,20 +13,18 @@ from datetime import datetime
 from typing import Any, Literal
 
 from trueup.api.parameters import configuration
-from trueup.capture.log import slot
 from trueup.config.model import Config, Node
-from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate import change_tables, row_errors
 from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for
-from trueup.verbs.validate.meta import Meta, Stored, as_json, meta_nodes, meta_of, open_meta
+from trueup.verbs.validate.meta import Meta, Stored, as_json, find_validation, meta_nodes, meta_of, open_meta
+from trueup.verbs.validate.on_spark.stream import run_stream, run_with_spark
+from trueup.verbs.validate.owner import drop_objects, own_name, stop_capture
 from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.run import run
-from trueup.verbs.validate.settings import CHANGELOG, FIXED, Settings, check_position
+from trueup.verbs.validate.settings import FIXED, Settings, check_position
 from trueup.verbs.validate.status import Status, read_status
-from trueup.verbs.validate.stream import run_stream, run_with_spark
-from trueup.verbs.validate.tubes import drop_changelog
 
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 _LOGGER = logging.getLogger("trueup.validate")
@@ -126,6 +124,8 @@ class Validation:
             )
         settings = Settings(self.name, **values, seed=secrets.randbits(62)).checked()
         self._node(settings.source)
+        if not self._meta_node:
+            self._refuse_other_home(settings.target)
         with open_meta(self._node(self._meta_node or settings.target)) as meta:
             meta.make()
             with meta.transaction():
@@ -135,17 +135,26 @@ class Validation:
                     return self._change(meta, values, while_running=False)
                 if stored is not None:
                     self._replace(meta, stored)
-                own = f"trueup_{self.name}"
+                own = own_name(meta, settings)
                 meta.rows(
                     "create", name=self.name, settings=as_json(settings.as_json()), slot=own,
                     publication=settings.publication or own, owns=not settings.publication,
                 )  # fmt: skip
         return settings
 
+    def _refuse_other_home(self, target: str) -> None:
+        found, _ = find_validation(self.config, self.name)
+        if found and target not in {node.name for node in found}:
+            raise CheckFailed(
+                [f"validation {self.name} exists in the meta database on {found[0].name}"],
+                cure=f"use another --name, or choose with --meta: --meta {found[0].name} for the existing one,"
+                f" --meta {target} for a second one",
+            )
+
     def _replace(self, meta: Meta, stored: Stored) -> None:
         """Remove a validation whose first start failed; its settings may be what was wrong."""
         try:
-            self._drop_source_objects(stored)
+            drop_objects(meta, stored, self._node(stored.settings.source))
         except TrueupError as error:
             # Its source may be what was wrong.
             _LOGGER.warning(f"what the failed start of {self.name} created on its source was not removed: {error}")
@@ -310,7 +319,7 @@ class Validation:
             number = change_tables.remove(meta, self.name, tables)
             change_tables.wait_until_applied(meta, self.name, number, timeout=timeout)
             stored = meta.need(self.name)
-        change_tables.stop_capture(stored, self._node(stored.settings.source), names)
+            stop_capture(meta, stored, self._node(stored.settings.source), tuple(names))
         return tuple(names)
 
     def restart(self, tables: Sequence[str], *, timeout: float = 60.0) -> tuple[str, ...]:
@@ -334,24 +343,10 @@ class Validation:
         """
         self.stop()
         with self._meta() as meta:
-            existed = self._drop_source_objects(meta.need(self.name))
+            stored = meta.need(self.name)
+            existed = drop_objects(meta, stored, self._node(stored.settings.source))
             meta.delete(self.name)
         return existed
-
-    def _drop_source_objects(self, stored: Stored) -> bool:
-        """Drop the slot and the publication, or the change log; return whether the slot or the change log existed."""
-        source = self._node(stored.settings.source)
-        if stored.settings.changes == CHANGELOG:
-            return drop_changelog(source, stored.settings)
-        if stored.settings.changes != "log":
-            return False
-        connection = connect(source, application="trueup validate delete", read_only=False)
-        try:
-            return slot.drop(connection, stored.slot, stored.publication if stored.owns_publication else "")
-        except Exception as error:
-            raise error_from_server(error, source) from None
-        finally:
-            connection.close()
 
     def fence(self, *, timeout: float = 300.0, on_wait: Callable[[Status], object] = lambda status: None) -> Fence:
         """Write a marker on the source, and wait until everything before it is validated.

@@ -84,7 +84,7 @@ START: tuple[Decorator, ...] = (
         " [default: log]",
     ),
     option("--tube", "NAME", "With --source tube: the tube that the tables are attached to."),
-    option("--publication", "NAME", "Existing publication to use. [default: create trueup_NAME]"),
+    option("--publication", "NAME", "Existing publication to use. [default: create trueup_NAME_HASH]"),
     option("--max-connections", "N", "Maximum connections per node, at least 3. [default: 6]", kind=int),
     choice(
         *("--engine", ENGINES),

@@ -189,7 +189,8 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
         moving.execute(proof="validated")
     moving.old.execute("UPDATE people SET name = name WHERE id = 9")
     # The publication lacked a table for a moment: what the validation has not seen, it does not prove.
-    hidden = "ALTER PUBLICATION trueup_v DROP TABLE people; ALTER PUBLICATION trueup_v ADD TABLE people"
+    (own,) = (name for (name,) in moving.old.execute("SELECT pubname FROM pg_publication WHERE pubname LIKE 'trueup%'"))
+    hidden = f"ALTER PUBLICATION {own} DROP TABLE people; ALTER PUBLICATION {own} ADD TABLE people"
     with (
         in_the_pause(moving, monkeypatch, hidden, ""),
         pytest.raises(GateClosed, match=r"changes of public\.people were missed .*its publication was altered"),

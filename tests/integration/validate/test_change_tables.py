@@ -22,7 +22,7 @@ def _validate(copy: Copy, *arguments: str) -> int:
 
 
 def _published(copy: Copy) -> set[str]:
-    rows = copy.up.execute("SELECT tablename::text FROM pg_publication_tables WHERE pubname = 'trueup_v'")
+    rows = copy.up.execute(f"SELECT tablename::text FROM pg_publication_tables WHERE pubname = '{copy.slot}'")
     return {name for (name,) in rows}
 
 

@@ -105,16 +105,17 @@ def test_a_table_is_not_its_name(copy: Copy) -> None:
     copy.down.execute("CREATE TABLE x (id int PRIMARY KEY, n int)")
     copy.start(",".join(f"public.{name}" for name in names))
     assert copy.fence().exit_code == 0
-    copy.up.execute("""
+    own = copy.slot
+    copy.up.execute(f"""
         ALTER TABLE swapped RENAME TO swapped_old; ALTER TABLE other RENAME TO swapped;
         INSERT INTO swapped VALUES (2, 2);
         DROP TABLE remade; CREATE TABLE remade (id int PRIMARY KEY, n int); INSERT INTO remade VALUES (3, 3);
-        ALTER PUBLICATION trueup_v DROP TABLE removed; INSERT INTO removed VALUES (2, 2);
-        BEGIN; ALTER PUBLICATION trueup_v DROP TABLE back; INSERT INTO back VALUES (2, 2);
-        ALTER PUBLICATION trueup_v ADD TABLE back; COMMIT;
+        ALTER PUBLICATION {own} DROP TABLE removed; INSERT INTO removed VALUES (2, 2);
+        BEGIN; ALTER PUBLICATION {own} DROP TABLE back; INSERT INTO back VALUES (2, 2);
+        ALTER PUBLICATION {own} ADD TABLE back; COMMIT;
     """)
-    copy.up.execute("ALTER PUBLICATION trueup_v DROP TABLE limited")
-    copy.up.execute("ALTER PUBLICATION trueup_v ADD TABLE limited (id) WHERE (id > 5)")
+    copy.up.execute(f"ALTER PUBLICATION {own} DROP TABLE limited")
+    copy.up.execute(f"ALTER PUBLICATION {own} ADD TABLE limited (id) WHERE (id > 5)")
     copy.down.execute("DELETE FROM removed; DELETE FROM back")
     copy.both("ALTER TABLE renamed RENAME TO renamed_2")
     copy.down.execute("DROP TABLE target_remade; CREATE TABLE target_remade (id int PRIMARY KEY, n int)")
@@ -132,9 +133,9 @@ def test_a_table_is_not_its_name(copy: Copy) -> None:
     assert "its publication was altered" in reasons["back"]
     assert "its publication was altered" in reasons["limited"]
     # The publication of the validation is corrected.
-    copy.up.execute("ALTER PUBLICATION trueup_v SET (publish = 'insert', publish_via_partition_root = false)")
+    copy.up.execute(f"ALTER PUBLICATION {own} SET (publish = 'insert', publish_via_partition_root = false)")
     assert "its publication was altered" in _reasons(copy)["quiet"]
-    (options,) = copy.up.execute("SELECT pubdelete, pubviaroot FROM pg_publication WHERE pubname = 'trueup_v'")
+    (options,) = copy.up.execute(f"SELECT pubdelete, pubviaroot FROM pg_publication WHERE pubname = '{own}'")
     assert options == (True, True)
     assert copy.up.execute("SELECT 1 FROM pg_publication_rel WHERE prqual IS NOT NULL") == []
     assert "does not exist on n1" in reasons["renamed"]
@@ -179,12 +180,12 @@ def test_an_alteration_that_is_not_visible_yet_holds_back_the_position(copy: Cop
     assert copy.fence().exit_code == 0
     # A transaction that is open, or was rolled back, holds back nothing.
     with psycopg.connect(copy.up.uri) as other:
-        other.execute("ALTER PUBLICATION trueup_v DROP TABLE t")
+        other.execute(f"ALTER PUBLICATION {copy.slot} DROP TABLE t".encode())
         assert copy.fence().exit_code == 0
         other.rollback()
         assert copy.fence().exit_code == 0
     with missing_standby(copy.up):
-        alter = "ALTER PUBLICATION trueup_v DROP TABLE t"
+        alter = f"ALTER PUBLICATION {copy.slot} DROP TABLE t"
         waiting = threading.Thread(target=copy.up.execute, args=(alter,), daemon=True)
         waiting.start()
         copy.until(lambda: copy.up.execute(WAITING))

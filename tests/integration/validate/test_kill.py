@@ -118,8 +118,7 @@ def test_the_command_line_from_start_to_delete(copy: Copy, tmp_path: Path) -> No
     assert _trueup(copy, "stop", "v").returncode == 0
     assert json.loads(_trueup(copy, "status", "v", "--json").stdout)["state"] == "stopped"
     assert _trueup(copy, "delete", "v").returncode == 0
-    assert copy.up.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'trueup_v'") == []
-    assert copy.up.execute("SELECT 1 FROM pg_publication WHERE pubname = 'trueup_v'") == []
+    assert copy.left() == []
 
 
 def test_detach_reports_a_validation_that_cannot_start(copy: Copy, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def _refused(copy: Copy, tables: str, **settings: object) -> str:
     copy.create(tables, **settings)
     with pytest.raises(TrueupError) as refused:
         copy.validation.start(engine="local", log=copy.messages.append)
-    assert copy.up.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'trueup_v'") == []
+    assert copy.left() == []
     return str(refused.value)
 
 
@@ -41,9 +41,9 @@ def test_a_start_that_is_refused_does_not_block_the_right_one(copy: Copy) -> Non
     assert "column missing does not exist" in _refused(copy, "public.t,public.u", constants=("public.t.missing=1",))
     assert "public.other" in _refused(copy, "public.t", routes=("public.other=public.u",))
     # What a failed start has created is removed.
-    copy.up.execute("CREATE PUBLICATION trueup_v; CREATE PUBLICATION mine FOR TABLE t")
+    copy.up.execute(f"CREATE PUBLICATION {copy.slot}; CREATE PUBLICATION mine FOR TABLE t")
     copy.start("public.t", publication="mine")
-    assert copy.up.execute("SELECT 1 FROM pg_publication WHERE pubname = 'trueup_v'") == []
+    assert copy.left() == [copy.slot]
     assert copy.fence().exit_code == 0
     copy.stop()
     with pytest.raises(ConfigError, match="already exists with another value of tables"):

@@ -265,7 +265,7 @@ def test_a_second_loss_extends_the_gap(copy: Copy) -> None:
 
 def _dropped(copy: Copy) -> bool:
     try:
-        copy.up.execute("SELECT pg_drop_replication_slot('trueup_v')")
+        copy.up.execute(f"SELECT pg_drop_replication_slot('{copy.slot}')")
     except Exception:
         return False
     return True
@@ -279,7 +279,7 @@ def test_a_slot_that_retains_too_much_log_is_dropped(copy: Copy) -> None:
     copy.up.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 30) FROM generate_series(1, 3000) i")
     copy.until(lambda: copy.ended)
     assert "--max-retained-wal" in copy.status().reason
-    assert copy.up.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'trueup_v'") == []
+    assert copy.up.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{copy.slot}'") == []
 
 
 def test_pending_rows_beyond_a_page_are_in_the_meta_database_and_all_become_errors(copy: Copy) -> None:

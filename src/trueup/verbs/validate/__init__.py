@@ -5,10 +5,10 @@ Reading order: `run` (the loop), `validator` (the steps of a round), `source` (a
 merged by key), `judge` (rows of both nodes compared), `checks`
 (results stored), `pending` (when a row that differs is an error), `row_errors` (the errors), `sweep` (rows that never
 change), `look` (whether tables and publications are what they were), `positions` (how far everything is), `tables`,
-`plan`, `routes` and `option_checks` (what is compared), `change_tables` (add, remove, restart), `sessions`, `history`
-(failovers and restores), `recover` (after an error), `meta` and `settings` (what is stored), `status`, `fence`,
-`to_repair` (errors for a repair), `stream` and `stream_tasks` (the same as a Spark streaming job). The design is
-described in docs/design/validate.md.
+`plan`, `routes` and `option_checks` (what is compared), `change_tables` (add, remove, restart), `sessions`, `owner`
+(which objects on the source are its own), `history` (failovers and restores), `recover` (after an error), `meta` and
+`settings` (what is stored), `status`, `fence`, `to_repair` (errors for a repair), `on_spark` (the same as a Spark
+streaming job). The design is described in docs/design/validate.md.
 """
 
 from __future__ import annotations

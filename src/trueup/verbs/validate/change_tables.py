@@ -14,14 +14,12 @@ from dataclasses import replace
 
 import psycopg
 
-from trueup.capture.log.publications import drop_from_publication
-from trueup.capture.triggers import tubes as tube_functions
 from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, ConfigError, TrueupError
-from trueup.verbs.validate.meta import Meta, Stored, as_json
+from trueup.verbs.validate.meta import Meta, as_json
 from trueup.verbs.validate.option_checks import refuse_wrong_options
 from trueup.verbs.validate.plan import plan_pair
 from trueup.verbs.validate.routes import (
@@ -34,8 +32,7 @@ from trueup.verbs.validate.routes import (
     selected_tables,
     without_tables,
 )  # fmt: skip
-from trueup.verbs.validate.settings import CHANGELOG, Settings
-from trueup.verbs.validate.tubes import open_tubes, tube_of
+from trueup.verbs.validate.settings import Settings
 
 _APPLICATION = "trueup validate tables"
 _POLL_SECONDS = 0.1
@@ -108,20 +105,6 @@ def wait_until_applied(meta: Meta, name: str, number: int, *, timeout: float) ->
         time.sleep(_POLL_SECONDS)
 
 
-def stop_capture(stored: Stored, source: Node, tables: Sequence[str]) -> None:
-    """Take removed tables out of the publication or the change log of the validation."""
-    settings = stored.settings
-    if settings.changes == "log" and stored.owns_publication:
-        with _session(source, read_only=False) as connection:
-            drop_from_publication(connection, stored.publication, [name_parts(table) for table in tables])
-    elif settings.changes == CHANGELOG:
-        with open_tubes(source, settings) as session:
-            tube = tube_functions.find(session, tube_of(settings))
-            for attached in tube.tables if tube else ():
-                if attached.table in tables:
-                    tube_functions.detach(session, tube_of(settings), attached.table)
-
-
 def _with_tables(source: Connection, settings: Settings, tables: Sequence[str], options: Settings) -> Settings:
     removed = tuple(
         table for table in settings.removed if not any(is_match(pattern, name_parts(table)) for pattern in tables)
@@ -180,8 +163,8 @@ def _store(meta: Meta, name: str, settings: Settings) -> int:
 
 
 @contextmanager
-def _session(node: Node, *, read_only: bool = True) -> Iterator[Connection]:
-    connection = connect(node, application=_APPLICATION, read_only=read_only)
+def _session(node: Node) -> Iterator[Connection]:
+    connection = connect(node, application=_APPLICATION)
     try:
         yield connection
     except psycopg.Error as error:

@@ -117,7 +117,7 @@ class Looker:
 
     sessions: Sessions
     # The publication of the slot; "" if changes are not read from the log.
-    publication: str
+    publication: str = ""
 
     def take(self, routes: Iterable[Route], syncer: Syncer) -> Look:
         """Return how the catalogs are now; `routes` are the tables of the plan."""

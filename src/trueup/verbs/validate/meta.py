@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.model import Config, Node
 from trueup.db.connection import Connection
+from trueup.db.database_identity import identity
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server
@@ -215,28 +216,44 @@ def open_meta(node: Node, *, read_only: bool = False) -> Iterator[Meta]:
 
 @contextmanager
 def meta_of(config: Config, name: str, meta_node: str = "", *, read_only: bool = False) -> Iterator[Meta]:
-    """Open the meta database that stores a validation: on the given node, else on the first node that has it."""
-    unreachable: list[str] = []
-    nodes = meta_nodes(config, meta_node)
-    for node in nodes:
-        try:
-            meta = Meta(node, read_only=read_only)
-        except TrueupError as error:
-            if meta_node:
-                raise
-            unreachable.append(str(error))
-            continue
-        try:
-            if meta.exists() and meta.get(name) is not None:
+    """Open the meta database that stores a validation: on the given node, else on the only node that has it."""
+    errors: list[str] = []
+    found = meta_nodes(config, meta_node)
+    if not meta_node:
+        found, errors = find_validation(config, name)
+    if len(found) > 1:
+        names = " and ".join(node.name for node in found)
+        raise CheckFailed(
+            [f"validation {name} exists in the meta databases on {names}: they are independent of each other"],
+            cure="name the node of its meta database with --meta",
+        )
+    if found:
+        with open_meta(found[0], read_only=read_only) as meta:
+            if not meta_node or (meta.exists() and meta.get(name) is not None):
                 yield meta
                 return
-        finally:
-            meta.close()
-    errors = f" ({'; '.join(unreachable)})" if unreachable else ""
+    nodes = ", ".join(node.name for node in meta_nodes(config, meta_node))
     raise CheckFailed(
-        [f"validation {name} does not exist on {', '.join(node.name for node in nodes)}{errors}"],
+        [f"validation {name} does not exist on {nodes}" + (f" ({'; '.join(errors)})" if errors else "")],
         cure="name the node of its meta database with --meta, or create it with trueup validate start",
     )
+
+
+def find_validation(config: Config, name: str) -> tuple[tuple[Node, ...], list[str]]:
+    """Return the nodes whose meta databases have a validation of this name, and the errors of those that do not answer.
+
+    Names of nodes may stand for the same database.
+    """
+    found: dict[str, Node] = {}
+    errors: list[str] = []
+    for node in meta_nodes(config):
+        try:
+            with open_meta(node, read_only=True) as meta:
+                if meta.exists() and meta.get(name) is not None:
+                    found.setdefault(identity(meta.connection), node)
+        except TrueupError as error:
+            errors.append(str(error))
+    return tuple(found.values()), errors
 
 
 def meta_nodes(config: Config, meta_node: str = "") -> tuple[Node, ...]:

@@ -3,6 +3,7 @@
 CREATE TABLE IF NOT EXISTS trueup.validation (
     name text PRIMARY KEY,
     settings jsonb NOT NULL,
+    -- The name of the slot or of the change log, see owner.py; with a tube, of its reader.
     slot text NOT NULL,
     publication text NOT NULL,
     owns_publication boolean NOT NULL,
@@ -235,8 +236,11 @@ UPDATE trueup.validation SET settings = %(settings)s WHERE name = %(name)s
 -- name: begin_at
 -- Positions from before it may be of a history that does not exist any more: nothing is validated before this one.
 UPDATE trueup.validation SET began = coalesce(began, %(position)s), position = %(position)s, validated = %(position)s,
-    gap = %(gap)s, slot = %(slot)s, pods = '{}', token = '', token_end = NULL, round = 0
+    gap = %(gap)s, pods = '{}', token = '', token_end = NULL, round = 0
  WHERE name = %(name)s
+
+-- name: take_names
+UPDATE trueup.validation SET slot = %(slot)s, publication = %(publication)s WHERE name = %(name)s
 
 -- name: put_servers
 UPDATE trueup.validation SET servers = %(servers)s WHERE name = %(name)s

@@ -22,9 +22,10 @@ _FULL_SECONDS = 10.0
 class TubeCoverage:
     """Compares the triggers of the attached tables with those of the last check."""
 
-    def __init__(self, session: Session, tube: str, *, is_changelog: bool) -> None:
+    def __init__(self, session: Session, tube: str, reader: str, *, is_changelog: bool) -> None:
         self._session = session
         self._tube = tube
+        self._reader = reader
         self._is_changelog = is_changelog
         # The attached tables, by their number in pods.
         self.sources: dict[int, Attached] = {}
@@ -67,8 +68,15 @@ class TubeCoverage:
         except CheckFailed:
             return {}
 
+    def _other_readers(self) -> list[str]:
+        session = self._session
+        names = {"workers": session.name("workers"), "readers": session.name("readers")}
+        query = sql.SQL(load("trueup.verbs.validate", "tubes.sql")["other_readers"]).format(**names)
+        return [row[0] for row in session.rows(query, {"tube": self._tube, "reader": self._reader})]
+
     def _compare(self, tube: TubeInfo, keys: Mapping[str, tuple[str, ...]]) -> Coverage:
         self.sources = {attached.source: attached for attached in tube.tables}
+        others = self._other_readers()
         by_name = {attached.table: attached for attached in tube.tables}
         problems: dict[str, str] = {}
         captures: dict[str, str] = {}
@@ -79,8 +87,8 @@ class TubeCoverage:
                 problems[name] = problem
                 continue
             # Another key, a later attachment or other triggers: changes between the two were not captured, or waiting
-            # pods contain other keys.
-            parts = (attached.source, attached.attached_at.isoformat(), *attached.key)
+            # pods contain other keys. If something else has read the tube, it has deleted pods.
+            parts = (attached.source, attached.attached_at.isoformat(), *attached.key, *others)
             captures[name] = " ".join(map(str, (*parts, *self._triggers.get(attached.source, ()))))
         return Coverage(problems, captures)
 

@@ -110,11 +110,8 @@ class TubeSource:
         self._sessions = sessions
         self._tables = tables
         self._open: Session | None = None
-        self._name = tube_of(sessions.settings)
         self._is_changelog = sessions.settings.changes == CHANGELOG
         self._coverage: TubeCoverage | None = None
-        reader = f"{sessions.name} {sessions.settings.seed:x}"
-        self._reader = Reader(_schema(sessions.settings), self._name, reader)
         # The last round that the meta database has.
         self._last = Mark()
         self._partitions = 1
@@ -125,12 +122,20 @@ class TubeSource:
         assert self._open is not None
         return self._open
 
+    @property
+    def _name(self) -> str:
+        return tube_of(self._sessions.stored)
+
+    @property
+    def _reader(self) -> Reader:
+        return Reader(self._session.schema, self._name, self._sessions.stored.slot)
+
     def open(self, stored: Stored) -> Opened:
         """Lock all partitions, delete the pods of the last checkpoint, and check that all changes are captured."""
         sessions = self._sessions
         self._open = open_tubes(sessions.servers[0], sessions.settings)
         failed = self._ensure(stored.needs_new_start) if self._is_changelog else {}
-        self._coverage = TubeCoverage(self._session, self._name, is_changelog=self._is_changelog)
+        self._coverage = TubeCoverage(self._session, self._name, stored.slot, is_changelog=self._is_changelog)
         self._partitions = self._coverage.find().partitions
         for partition in range(self._partitions):
             tube_pods.take_lock(self._session, self._name, partition, wait=_LOCK_SECONDS)
@@ -261,27 +266,14 @@ class TubeSource:
         return not any(remaining.values())
 
 
-def tube_of(settings: Settings) -> str:
+def tube_of(stored: Stored) -> str:
     """Return the name of the tube that a validation processes."""
-    if settings.changes != CHANGELOG:
-        return settings.tube
-    # Several meta databases may have a validation of this name; the seed makes the name unique.
-    return f"v_{settings.name[:16]}_{settings.seed % 16**8:08x}"
+    return stored.slot if stored.settings.changes == CHANGELOG else stored.settings.tube
 
 
 def open_tubes(node: Node, settings: Settings) -> Session:
     """Open a session with the schema of the tubes of the source, or of the change logs."""
-    return Session(node, _schema(settings))
-
-
-def _schema(settings: Settings) -> str:
-    return CHANGES_SCHEMA if settings.changes == CHANGELOG else "tube"
-
-
-def drop_changelog(node: Node, settings: Settings) -> bool:
-    """Drop the change log of a validation, and the schema with the last one; return whether it existed."""
-    with open_tubes(node, settings) as session:
-        return tube_functions.drop_with_schema(session, tube_of(settings))
+    return Session(node, CHANGES_SCHEMA if settings.changes == CHANGELOG else "tube")
 
 
 def _keys(pod: Pod, width: int) -> list[KeyValues]:

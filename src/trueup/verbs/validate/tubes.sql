@@ -11,6 +11,13 @@ SELECT s.source, md5(string_agg(DISTINCT r.relation::oid::text, ',')),
  WHERE s.tube = %(tube)s AND s.detached_at IS NULL AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = s."table")
  GROUP BY s.source
 
+-- name: other_readers
+-- Jobs and other validations that have read the tube; another text after each job, and after each round of a validation.
+SELECT 'job ' || w.partition || ':' || w.generation FROM {workers} w WHERE w.tube = %(tube)s
+UNION ALL
+SELECT r.reader || ':' || r.begun FROM {readers} r WHERE r.tube = %(tube)s AND r.reader <> %(reader)s
+ORDER BY 1
+
 -- name: writers
 -- Transactions that have written pods and have not ended (a lock is released after the commit is visible), and whether
 -- each may be committed and wait for a standby; that is assumed if the state of the session is hidden from this role.

@@ -22,6 +22,7 @@ from trueup.verbs.validate.history import History
 from trueup.verbs.validate.log import LogSource
 from trueup.verbs.validate.look import CatalogChanged, Look, Looker
 from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.owner import claim
 from trueup.verbs.validate.pending import TRUNCATE, Entry, Touch
 from trueup.verbs.validate.positions import Positions
 from trueup.verbs.validate.sessions import Log, Sessions
@@ -46,7 +47,7 @@ class Validator:
         self.checker = Checker(self.sessions, self.tables, engine)
         self.sweeper = Sweeper(self.sessions, self.tables, self.checker)
         is_log = self.sessions.settings.changes == "log"
-        self.looker = Looker(self.sessions, self.sessions.stored.publication if is_log else "")
+        self.looker = Looker(self.sessions)
         self.last_look: Look | None = None
         self.source: ChangeSource = (LogSource if is_log else TubeSource)(self.sessions, self.tables)
         # Changes that were read and wait for the syncer.
@@ -68,6 +69,8 @@ class Validator:
         sessions.open()
         sessions.stored = sessions.meta.apply_requests(sessions.name)
         self._requests = sessions.stored.requests
+        claim(sessions)
+        self.looker.publication = sessions.stored.publication if sessions.settings.changes == "log" else ""
         self._history.open(sessions.stored)
         self.tables.find()
         with sessions.target_errors():
@@ -158,7 +161,7 @@ class Validator:
         sessions, stored = self.sessions, self.sessions.stored
         gap = as_json({**stored.gap, "to": lsn_text(opened.position)}) if stored.gap else None
         with sessions.meta.transaction():
-            sessions.meta.rows("begin_at", name=sessions.name, position=opened.position, slot=stored.slot, gap=gap)
+            sessions.meta.rows("begin_at", name=sessions.name, position=opened.position, gap=gap)
             sessions.meta.rows("rebase", pending.FILE, name=sessions.name, position=opened.position)
         self.positions.applied = 0
 

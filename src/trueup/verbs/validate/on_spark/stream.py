@@ -28,10 +28,10 @@ from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, EngineError, TrueupError
 from trueup.verbs.validate.batch import Batch
 from trueup.verbs.validate.look import CatalogChanged
+from trueup.verbs.validate.on_spark.tasks import RESULT, JudgeKeys, Part
 from trueup.verbs.validate.pending import Touch
 from trueup.verbs.validate.run import finish_round, run
 from trueup.verbs.validate.sessions import Log
-from trueup.verbs.validate.stream_tasks import RESULT, JudgeKeys, Part
 from trueup.verbs.validate.validator import Validator
 
 if TYPE_CHECKING:

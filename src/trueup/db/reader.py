@@ -1,4 +1,4 @@
-"""The sessions that tasks read with: they join a snapshot, are reused by later tasks, and reconnect when lost."""
+"""The sessions of tasks, which later tasks reuse. Those that read join a snapshot, and reconnect when lost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection, Cursor
@@ -37,6 +38,7 @@ class Reader:
         self.application = application
         self.retries = retries
         self._connection: Connection | None = None
+        self._has_joined = False
         self._mode = (0.0, False)
 
     def rows(self, query: sql.Composed, *, timeout: float = 0, by_pages: bool = False) -> list[tuple[Any, ...]]:
@@ -111,13 +113,19 @@ class Reader:
                     "SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0;"
                     " SET max_parallel_workers_per_gather = 0"
                 )
-                if self.snapshot:
-                    self._join(connection, self.snapshot)
             except Exception:
                 connection.close()
                 raise
             self._connection = connection
+            self._has_joined = False
             self._mode = (0.0, False)
+        if self.snapshot and not self._has_joined:
+            try:
+                self._join(self._connection, self.snapshot)
+            except Exception:
+                self.close()
+                raise
+            self._has_joined = True
         return self._connection
 
     def _join(self, connection: Connection, snapshot: str) -> None:
@@ -138,6 +146,15 @@ class Reader:
         if self.application in _stopped:
             raise Interrupted("the run was stopped", node=self.node.name)
         return self._open()
+
+    def end_transaction(self) -> None:
+        """End the transaction, and with it its locks; the next statement joins the snapshot again."""
+        if self._connection is not None and self._has_joined:
+            try:
+                self._connection.execute("ROLLBACK")
+                self._has_joined = False
+            except psycopg.Error:
+                self.close()
 
     def warm_up(self) -> None:
         """Open the session, so that the next query does not include the time to connect."""
@@ -168,14 +185,18 @@ _busy: set[Reader] = set()
 _stopped: set[str] = set()
 _Address = tuple[str, "str | None", str]
 _idle: dict[_Address, list[Reader]] = {}
+# By conninfo and application.
+_idle_writers: dict[tuple[str, str], list[Connection]] = {}
 _lock = threading.Lock()
 
 
 @contextmanager
-def borrow(node: Node, snapshot: str | None, *, application: str, retries: int, keep: bool = True) -> Iterator[Reader]:
+def borrow(
+    node: Node, snapshot: str | None, *, application: str, retries: int, keep_locks: bool = True
+) -> Iterator[Reader]:
     """Yield an idle reader of this process or a new one; it is reused by the next task.
 
-    Without `keep` its session ends with the block, and with it the locks that its transaction holds.
+    Without `keep_locks` its transaction ends with the block, and with it the locks that it holds.
     """
     address = (node.conninfo, snapshot, application)
     with _lock:
@@ -198,8 +219,10 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int, 
         reader.close()
         raise
     else:
+        if not keep_locks:
+            reader.end_transaction()
         with _lock:
-            is_kept = keep and application not in _stopped
+            is_kept = application not in _stopped
             if is_kept:
                 _idle.setdefault(address, []).append(reader)
         if not is_kept:
@@ -210,13 +233,42 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int, 
             _busy.discard(reader)
 
 
+@contextmanager
+def borrow_writer(node: Node, *, application: str) -> Iterator[Connection]:
+    """Yield an idle session of this process that can write, or a new one; it is reused by the next task.
+
+    The block must end its transaction: a session that is inside of one is closed.
+    """
+    address = (node.conninfo, application)
+    with _lock:
+        idle = _idle_writers.get(address)
+        connection = idle.pop() if idle else None
+        outdated = [old for key in [key for key in _idle_writers if key != address] for old in _idle_writers.pop(key)]
+    for old in outdated:
+        old.close()
+    if connection is None:
+        connection = connect(node, application=application, read_only=False)
+    is_kept = False
+    try:
+        yield connection
+        with _lock:
+            is_kept = application not in _stopped and connection.info.transaction_status == TransactionStatus.IDLE
+            if is_kept:
+                _idle_writers.setdefault(address, []).append(connection)
+    finally:
+        if not is_kept:
+            connection.close()
+
+
 def close_idle() -> None:
     """Close the idle sessions of this process."""
     with _lock:
-        idle = [reader for readers in _idle.values() for reader in readers]
+        idle: list[Reader | Connection] = [reader for readers in _idle.values() for reader in readers]
+        idle += [writer for writers in _idle_writers.values() for writer in writers]
         _idle.clear()
-    for reader in idle:
-        reader.close()
+        _idle_writers.clear()
+    for session in idle:
+        session.close()
 
 
 def allow(application: str) -> None:
@@ -231,8 +283,12 @@ def stop_all(application: str) -> None:
         # A cancelled query looks like a timeout and would be retried in pieces.
         _stopped.add(application)
         busy = [reader for reader in _busy if reader.application == application]
-        idle = [reader for key in [key for key in _idle if key[2] == application] for reader in _idle.pop(key)]
+        idle: list[Reader | Connection] = [
+            reader for key in [key for key in _idle if key[2] == application] for reader in _idle.pop(key)
+        ]
+        writers = [key for key in _idle_writers if key[1] == application]
+        idle += [writer for key in writers for writer in _idle_writers.pop(key)]
     for reader in busy:
         reader.cancel()
-    for reader in idle:
-        reader.close()
+    for session in idle:
+        session.close()

@@ -10,6 +10,9 @@ import psycopg
 import pytest
 
 from support.sync import Pair
+from trueup.config.model import Node
+from trueup.db import node, reader
+from trueup.db.connection import Connection
 from trueup.engine.progress import Silent
 from trueup.testing.postgres import Database
 from trueup.verbs.sync import copy, plan, round
@@ -20,6 +23,11 @@ from trueup.verbs.sync.runner import Runner
 
 IN_TRANSACTION = """
 SELECT application_name, query FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'
+"""
+# The sessions that tasks of the copy have used; sessions of the driver have other last statements.
+END_IDLE = """
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'
+   AND application_name = 'trueup sync main' AND query IN ('COMMIT', 'ROLLBACK')
 """
 
 
@@ -130,10 +138,17 @@ def test_tables_that_are_rewritten_during_the_copy(pair: Pair, monkeypatch: pyte
     lock = threading.Lock()
     began: list[Part] = []
     halfway: list[Part] = []
-    once = copy.copy_once
+    parts: list[Part] = []
+    opened: list[str] = []
+    once, connect = copy.copy_once, node.connect
+
+    def counted(place: Node, *, application: str, read_only: bool = True) -> Connection:
+        opened.append(place.name)
+        return connect(place, application=application, read_only=read_only)
 
     def disturb(part: Part) -> Copied:
         with lock:
+            parts.append(part)
             if not began:
                 began.append(part)
                 now(pair.source, "TRUNCATE emptied; INSERT INTO emptied SELECT g, 1 FROM generate_series(50, 80) g")
@@ -145,12 +160,17 @@ def test_tables_that_are_rewritten_during_the_copy(pair: Pair, monkeypatch: pyte
                 # The last rows are in the first pages then.
                 now(pair.source, "DELETE FROM half WHERE id < 5000")
                 now(pair.source, "VACUUM FULL half")
+                # Lost sessions are replaced.
+                assert (True,) in pair.source.execute(END_IDLE) + pair.target.execute(END_IDLE)
         return once(part)
 
     monkeypatch.setattr(copy, "copy_once", disturb)
+    monkeypatch.setattr(reader, "connect", counted)
     pair.start()
     assert began
     assert halfway
+    # Tasks use the sessions of earlier tasks.
+    assert len(opened) < len(parts) / 2
     pair.run()
     pair.check_equal(["big", "half", "emptied", "vacuumed", "altered", "parts"])
     assert pair.source.execute(IN_TRANSACTION) == []

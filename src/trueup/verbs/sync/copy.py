@@ -20,8 +20,8 @@ from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection, node_of, one_row, one_value
-from trueup.db.node import LOCK_TIMEOUT, connect, error_from_server, is_lost
-from trueup.db.reader import borrow
+from trueup.db.node import LOCK_TIMEOUT, error_from_server, is_lost
+from trueup.db.reader import borrow, borrow_writer, close_idle
 from trueup.db.statements import load
 from trueup.db.table_lock import lock_shared
 from trueup.engine.progress import Progress
@@ -221,6 +221,8 @@ def copy_part(part: Part, room: Room) -> Iterable[Copied]:
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
                 raise _named(error, part) from None
+            # They may be lost too.
+            close_idle()
     raise AssertionError("unreachable")
 
 
@@ -230,14 +232,13 @@ def _named(error: BaseException, part: Part) -> Exception:
 
 def copy_once(part: Part) -> Copied:
     job, name = part.job, str(part.table)
-    with borrow(job.source, job.snapshot, application=job.application, retries=0, keep=False) as reader:
+    with borrow(job.source, job.snapshot, application=job.application, retries=0, keep_locks=False) as reader:
         source = reader.session()
         if not _lock(part, source):
             # The rows of a dropped partition are gone; the next start of a round notices that it was dropped.
             is_gone = one_value(source.execute("SELECT pg_relation_filenode(%s::oid) IS NULL", [part.oid]))
             return Copied(name, 0, is_stale=not is_gone or part.oid == part.table.oid)
-        target = connect(job.target, application=job.application, read_only=False)
-        try:
+        with borrow_writer(job.target, application=job.application) as target:
             try:
                 return Copied(name, _write(part, source, target, staged=False))
             except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
@@ -250,11 +251,6 @@ def copy_once(part: Part) -> Copied:
                 if not _lock(part, source):
                     return Copied(name, 0, is_stale=True)
                 return Copied(name, _write(part, source, target, staged=True))
-        except BaseException:
-            reader.close()
-            raise
-        finally:
-            target.close()
 
 
 def _lock(part: Part, source: Connection) -> bool:

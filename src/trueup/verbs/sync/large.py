@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from trueup.db.connection import node_of, one_value
-from trueup.db.node import connect, error_from_server, is_lost
-from trueup.db.reader import borrow
+from trueup.db.node import error_from_server, is_lost
+from trueup.db.reader import borrow, borrow_writer, close_idle
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.copy import pipe, rows_in, rows_out
@@ -113,13 +113,14 @@ def run_task(task: KeyTask, room: Room) -> Iterable[Copied]:
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
                 raise error_from_server(error, node_of(error) or task.job.target, table=str(task.table)) from None
+            # They may be lost too.
+            close_idle()
     raise AssertionError("unreachable")
 
 
 def _run_once(task: KeyTask) -> int:
     job, rows = task.job, 0
-    target = connect(job.target, application=job.application, read_only=False)
-    with target:
+    with borrow_writer(job.target, application=job.application) as target:
         target.execute("SET statement_timeout = 0; BEGIN")
         state.check_epoch(target, job.sync, job.epoch)
         require_silent_triggers(target)
@@ -134,7 +135,7 @@ def _run_once(task: KeyTask) -> int:
         if task.insert:
             among = None if task.keys is None else in_key_list(table.spec, task.keys)
             out = rows_out(table.columns, table.name, among)
-            with borrow(job.source, job.snapshot, application=job.application, retries=0, keep=False) as reader:
+            with borrow(job.source, job.snapshot, application=job.application, retries=0, keep_locks=False) as reader:
                 rows = pipe(reader.session(), out, target, rows_in(table))
                 refuse_rewritten(rewritten(reader.session(), [task.table]))
         target.execute("COMMIT")

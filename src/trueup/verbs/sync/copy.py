@@ -269,7 +269,7 @@ def _lock(part: Part, source: Connection) -> bool:
 def _write(part: Part, source: Connection, target: Connection, *, staged: bool) -> int:
     job = part.job
     # A crash that loses the commit loses the record of the part too.
-    target.execute("SET statement_timeout = 0; SET synchronous_commit = off; BEGIN")
+    target.execute("SET statement_timeout = 0; BEGIN; SET LOCAL synchronous_commit = off")
     check_epoch(target, job.sync, job.epoch)
     if job.silent:
         require_silent_triggers(target)

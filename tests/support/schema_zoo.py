@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any
 
+import psycopg
+
+from support.switchover import wait_until
 from trueup.testing.postgres import Database
 
 ROLES = ("zoo_owner", "zoo_rw", "zoo_ro", "zoo_app", "zoo_audit", "zoo_idle")
@@ -15,30 +23,66 @@ CREATE ROLE zoo_app LOGIN PASSWORD 'apple pie' VALID UNTIL '2040-01-01'; GRANT z
 CREATE ROLE zoo_audit NOINHERIT BYPASSRLS; GRANT pg_monitor TO zoo_audit; CREATE ROLE zoo_idle LOGIN;
 ALTER ROLE zoo_app SET search_path = "$user", zoo, "Odd ""Schema"; ALTER ROLE zoo_ro SET work_mem = '9MB';
 """
-# 30 tables, with partitions and excluded ones.
+# 30 tables, partitions and two excluded tables not counted.
 SCHEMA = """
 CREATE EXTENSION citext; CREATE EXTENSION btree_gist;
 CREATE SCHEMA zoo AUTHORIZATION zoo_owner; CREATE SCHEMA "Odd ""Schema";
 GRANT USAGE ON SCHEMA zoo TO zoo_rw, zoo_ro, zoo_audit; REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-GRANT CREATE ON SCHEMA public TO zoo_audit;
+GRANT CREATE ON SCHEMA public TO zoo_audit; GRANT USAGE ON SCHEMA "Odd ""Schema" TO zoo_rw;
 SET ROLE zoo_owner; SET search_path = zoo, public;
 ALTER DEFAULT PRIVILEGES IN SCHEMA zoo GRANT SELECT ON TABLES TO zoo_ro;
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
-CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN short AS varchar(9) CHECK (value <> 'no');
+CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN short AS varchar(9) CHECK (value <> 'no') NOT NULL DEFAULT 'x';
 CREATE TYPE pair AS (a int, b text); REVOKE USAGE ON TYPE mood FROM PUBLIC; GRANT USAGE ON TYPE mood TO zoo_rw;
+CREATE TYPE span AS RANGE (subtype = float8, subtype_diff = float8mi);
+COMMENT ON TYPE mood IS 'how it feels; it''s "odd"';
+CREATE SEQUENCE tickets AS int START 5 INCREMENT 5 CYCLE MAXVALUE 5000000;
 CREATE TABLE people (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, mail citext UNIQUE, name text NOT NULL,
-    upper_name text GENERATED ALWAYS AS (upper(name)) STORED, feeling mood DEFAULT 'ok', boss int REFERENCES people);
-CREATE TABLE rooms (id serial PRIMARY KEY, label short, spot pair);
-CREATE TABLE bookings (id bigserial PRIMARY KEY, room int REFERENCES rooms, during tsrange,
-    EXCLUDE USING gist (room WITH =, during WITH &&));
+    upper_name text GENERATED ALWAYS AS (upper(name)) STORED, feeling mood DEFAULT 'ok', moods mood[] DEFAULT '{ok}',
+    boss int REFERENCES people,
+    CONSTRAINT named CHECK (name <> '' AND mail ~ '.') NO INHERIT);
+COMMENT ON COLUMN people.mail IS 'lower case';
+CREATE TABLE rooms (id serial PRIMARY KEY, label short, spot pair DEFAULT ROW(1, 'a'), size span);
+CREATE TABLE bookings (id bigserial PRIMARY KEY, room int REFERENCES rooms, during tsrange, note text,
+    EXCLUDE USING gist (room WITH =, during WITH &&),
+    CONSTRAINT once EXCLUDE USING btree (lower(note) WITH =) WHERE (note <> 'free') DEFERRABLE);
 CREATE TABLE secrets (id int PRIMARY KEY, owner text, body text); ALTER TABLE secrets ENABLE ROW LEVEL SECURITY;
-ALTER TABLE secrets FORCE ROW LEVEL SECURITY; CREATE POLICY own ON secrets TO zoo_app USING (owner = current_user);
-CREATE TABLE logs (id int, at date, note text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
-CREATE TABLE logs_1 PARTITION OF logs FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
+ALTER TABLE secrets FORCE ROW LEVEL SECURITY;
+CREATE POLICY own ON secrets TO zoo_app USING (owner = current_user) WITH CHECK (owner IN (SELECT p.name FROM people
+    p WHERE p.boss IS NULL));
+CREATE POLICY strict ON secrets AS RESTRICTIVE FOR UPDATE TO zoo_rw USING (body IS NOT NULL);
+CREATE TABLE logs (id int, at date, note text, kind text DEFAULT 'A', PRIMARY KEY (id, at,
+    kind)) PARTITION BY RANGE (at);
+CREATE TABLE logs_1 PARTITION OF logs FOR VALUES FROM ('2024-01-01') TO ('2025-01-01') PARTITION BY LIST (kind);
+CREATE TABLE logs_1a PARTITION OF logs_1 FOR VALUES IN ('A', 'B'); CREATE TABLE logs_1b PARTITION OF logs_1 DEFAULT;
 CREATE TABLE logs_2 PARTITION OF logs DEFAULT;
-CREATE TABLE parts (id int PRIMARY KEY, parent int REFERENCES parts);
-CREATE INDEX people_name ON people (lower(name)) WHERE feeling = 'ok';
+CREATE TABLE hashed (id int PRIMARY KEY, v text) PARTITION BY HASH (id);
+CREATE TABLE hashed_0 PARTITION OF hashed FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE hashed_1 PARTITION OF hashed FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+CREATE TABLE months (at timestamp NOT NULL, v int) PARTITION BY RANGE (date_trunc('month', at));
+CREATE TABLE months_1 PARTITION OF months FOR VALUES FROM (MINVALUE) TO ('2025-01-01');
+CREATE TABLE months_2 PARTITION OF months FOR VALUES FROM ('2025-01-01') TO (MAXVALUE);
+CREATE TABLE parts (id int PRIMARY KEY, parent int REFERENCES parts ON DELETE CASCADE);
+CREATE TABLE left_side (id int PRIMARY KEY, other int);
+CREATE TABLE right_side (id int PRIMARY KEY, other int REFERENCES left_side DEFERRABLE INITIALLY DEFERRED);
+ALTER TABLE left_side ADD FOREIGN KEY (other) REFERENCES right_side DEFERRABLE INITIALLY DEFERRED;
+CREATE TABLE orphans (id int PRIMARY KEY, room int);
+CREATE TABLE heap (at timestamptz DEFAULT now(), who text, n int);
+CREATE TABLE files (id int PRIMARY KEY, content oid, name text);
+CREATE TABLE prices (id int GENERATED BY DEFAULT AS IDENTITY (START 100 INCREMENT 10) PRIMARY KEY,
+    net numeric(9,2) CHECK (net >= 0), gross numeric GENERATED ALWAYS AS (net * 1.19) STORED,
+    code uuid DEFAULT gen_random_uuid() UNIQUE, tags text[], doc jsonb DEFAULT '{}',
+    UNIQUE NULLS NOT DISTINCT (tags)) WITH (fillfactor = 70, autovacuum_enabled = off);
+CREATE TABLE events (id bigint DEFAULT nextval('tickets') PRIMARY KEY, what text, seen int DEFAULT 0);
+CREATE TABLE writes (id bigserial PRIMARY KEY, mark text UNIQUE, at timestamptz DEFAULT clock_timestamp());
+CREATE INDEX people_name ON people (lower(name) DESC NULLS LAST) INCLUDE (feeling) WHERE feeling = 'ok';
+CREATE INDEX prices_doc ON prices USING gin (doc jsonb_path_ops); CREATE INDEX ON heap USING brin (at);
+CREATE INDEX ON logs (note);
+CREATE UNIQUE INDEX events_once ON events ((lower(what)), (seen + 1)); CREATE INDEX ON files (name text_pattern_ops);
 CREATE STATISTICS people_both ON name, feeling FROM people;
+CREATE STATISTICS prices_expr (ndistinct) ON (net * 2), id FROM prices;
+ALTER TABLE people ALTER COLUMN name SET STATISTICS 500; ALTER TABLE secrets ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE events REPLICA IDENTITY FULL; ALTER TABLE people CLUSTER ON people_pkey;
 CREATE RECURSIVE VIEW tree (id, root) AS SELECT p.id, p.id FROM parts p WHERE p.parent IS NULL
     UNION ALL SELECT p.id, t.root FROM parts p JOIN tree t ON p.parent = t.id;
 CREATE MATERIALIZED VIEW b_rooms AS SELECT r.id, count(b.id) AS n FROM rooms r LEFT JOIN bookings b ON b.room = r.id
@@ -47,22 +91,46 @@ CREATE UNIQUE INDEX ON b_rooms (id);
 CREATE MATERIALIZED VIEW a_rooms AS SELECT m.id, r.label FROM b_rooms m JOIN rooms r ON r.id = m.id;
 CREATE MATERIALIZED VIEW empty_view AS SELECT 1 AS n WITH NO DATA;
 CREATE VIEW seen WITH (security_invoker = true) AS SELECT p.id, r.label FROM people p JOIN rooms r ON r.id = p.id;
+CREATE VIEW mails WITH (security_barrier) AS SELECT id, mail FROM people WHERE mail <> 'x' WITH LOCAL CHECK OPTION;
+CREATE RULE to_mails AS ON DELETE TO mails DO INSTEAD UPDATE people SET mail = NULL WHERE people.id = old.id;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA zoo TO zoo_rw;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA zoo TO zoo_rw;
 GRANT SELECT (id, name) ON people TO zoo_audit; REVOKE SELECT ON secrets FROM zoo_ro; GRANT SELECT ON seen TO PUBLIC;
 CREATE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.note := upper(NEW.note); RETURN NEW; END';
 CREATE TRIGGER tube_stamp BEFORE INSERT ON logs FOR EACH ROW EXECUTE FUNCTION stamp();
-CREATE FUNCTION open_to_all() RETURNS int LANGUAGE sql AS 'SELECT 1'; GRANT EXECUTE ON FUNCTION open_to_all() TO PUBLIC;
+CREATE FUNCTION count_up() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog,
+    pg_temp AS 'BEGIN NEW.seen := NEW.seen + 1; RETURN NEW; END';
+CREATE TRIGGER always_up BEFORE INSERT OR UPDATE OF what ON events FOR EACH ROW WHEN (NEW.what IS NOT NULL) EXECUTE
+    FUNCTION count_up(); ALTER TABLE events ENABLE ALWAYS TRIGGER always_up;
+CREATE TRIGGER off BEFORE DELETE ON events FOR EACH ROW EXECUTE FUNCTION count_up();
+ALTER TABLE events DISABLE TRIGGER off;
+CREATE TRIGGER repl BEFORE DELETE ON events FOR EACH ROW EXECUTE FUNCTION count_up();
+ALTER TABLE events ENABLE REPLICA TRIGGER repl;
+CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER later AFTER INSERT ON writes DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION
+    noted();
+CREATE TRIGGER with_tables AFTER UPDATE ON writes REFERENCING NEW TABLE AS n OLD TABLE AS o FOR EACH STATEMENT
+    EXECUTE FUNCTION noted();
+CREATE FUNCTION open_to_all(a int DEFAULT 1, b text DEFAULT 'q') RETURNS int LANGUAGE sql AS 'SELECT 1';
+GRANT EXECUTE ON FUNCTION open_to_all(int, text) TO PUBLIC;
+CREATE PROCEDURE p(INOUT a int) LANGUAGE plpgsql AS 'BEGIN a := 1; END';
+CREATE AGGREGATE total(int) (SFUNC = int4pl, STYPE = int, INITCOND = '0');
+CREATE FUNCTION atomic() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM people p WHERE p.boss IS NULL;
+END;
+CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4pl);
 RESET ROLE; CREATE TABLE public.audits (id int PRIMARY KEY, what text); ALTER TABLE public.audits OWNER TO zoo_audit;
+CREATE CAST (zoo.pair AS text) WITH INOUT;
 CREATE FUNCTION public.audit(text) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS 'INSERT INTO public.audits VALUES (1, $1)';
 ALTER FUNCTION public.audit(text) OWNER TO zoo_audit; REVOKE ALL ON FUNCTION public.audit(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION public.audit(text) TO zoo_rw WITH GRANT OPTION;
-DO $$ BEGIN FOR n IN 1..19 LOOP
-    EXECUTE format('CREATE TABLE "Odd ""Schema".t%s (id int PRIMARY KEY, n int)', n);
-    EXECUTE format('ALTER TABLE "Odd ""Schema".t%s OWNER TO %s', n, (ARRAY['zoo_owner', 'zoo_audit'])[1 + n % 2]);
+DO $$ BEGIN FOR n IN 1..13 LOOP
+    EXECUTE format('CREATE TABLE "Odd ""Schema"."T %s %%s" (id int PRIMARY KEY, "N n" int)', n);
+    EXECUTE format('ALTER TABLE "Odd ""Schema"."T %s %%s" OWNER TO %s', n, (ARRAY['zoo_owner',
+    'zoo_audit'])[1 + n % 2]);
 END LOOP; END $$;
 CREATE TABLE zoo.scratch (id serial PRIMARY KEY, n int); CREATE VIEW zoo.scratched AS SELECT s.id FROM zoo.scratch s;
+CREATE UNLOGGED TABLE zoo.cache (id int PRIMARY KEY, v text);
 CREATE FUNCTION public.watched() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END';
 CREATE EVENT TRIGGER watch ON ddl_command_end EXECUTE FUNCTION public.watched();
 """
@@ -72,9 +140,99 @@ INSERT INTO zoo.rooms (label) VALUES ('one'), ('two');
 INSERT INTO zoo.bookings (room, during) VALUES (1, '[2024-01-01, 2024-01-02)');
 INSERT INTO zoo.logs VALUES (1, '2024-05-05', 'a'), (2, '2026-05-05', 'b');
 INSERT INTO zoo.parts VALUES (1, NULL), (2, 1);
-INSERT INTO zoo.secrets VALUES (1, 'zoo_app', 'x'); INSERT INTO "Odd ""Schema".t1 VALUES (1, 1);
-REFRESH MATERIALIZED VIEW zoo.b_rooms; REFRESH MATERIALIZED VIEW zoo.a_rooms
+INSERT INTO zoo.hashed SELECT g, g FROM generate_series(1,20) g;
+INSERT INTO zoo.months VALUES ('2024-05-05', 1), ('2026-05-05', 2);
+BEGIN; INSERT INTO zoo.left_side VALUES (1, 1); INSERT INTO zoo.right_side VALUES (1, 1); COMMIT;
+INSERT INTO zoo.orphans VALUES (1, 1), (2, 77);
+ALTER TABLE zoo.orphans ADD CONSTRAINT of_room FOREIGN KEY (room) REFERENCES zoo.rooms NOT VALID;
+ALTER TABLE zoo.orphans ADD CONSTRAINT small CHECK (room < 50) NOT VALID;
+INSERT INTO zoo.heap SELECT '2026-01-01', 'x', g/2 FROM generate_series(1,10) g;
+INSERT INTO zoo.files VALUES (1, lo_from_bytea(50001, 'one'), 'f'); ALTER LARGE OBJECT 50001 OWNER TO zoo_owner;
+GRANT SELECT ON LARGE OBJECT 50001 TO zoo_ro; COMMENT ON LARGE OBJECT 50001 IS 'a file';
+INSERT INTO zoo.prices (net, tags) VALUES (1.5, '{a}'), (2, NULL); INSERT INTO zoo.events (what) VALUES ('a'), ('b');
+INSERT INTO zoo.secrets VALUES (1, 'zoo_app', 'x'); INSERT INTO "Odd ""Schema"."T 1 %s" VALUES (1, 1);
+REFRESH MATERIALIZED VIEW zoo.b_rooms; REFRESH MATERIALIZED VIEW zoo.a_rooms;
 """
+# What writers do, one of these after the other; `r` is below 60, `n` below a million, `m` is different each time.
+WRITES = (
+    "UPDATE zoo.people SET name = name || '.' WHERE id = %(r)s",
+    "INSERT INTO zoo.people (mail, name) VALUES (%(m)s, 'x')",
+    "DELETE FROM zoo.people WHERE id = %(r)s",
+    "INSERT INTO zoo.bookings (room, during, note) SELECT 1 + %(r)s %% 2, tsrange(t, t + '1 h'), %(m)s"
+    " FROM (SELECT timestamp '2025-01-01' + %(n)s * interval '1 hour') x(t)",
+    "INSERT INTO zoo.logs VALUES (%(n)s, '2024-02-02', 'q', (ARRAY['A', 'B', 'C'])[1 + %(r)s %% 3])",
+    "UPDATE zoo.logs SET kind = 'Z' WHERE id %% 7 = %(r)s %% 7",
+    "DELETE FROM zoo.logs WHERE id %% 11 = 1",
+    "INSERT INTO zoo.hashed VALUES (%(n)s, %(m)s)",
+    "INSERT INTO zoo.months VALUES (now(), %(r)s)",
+    "DELETE FROM zoo.months WHERE v = %(r)s",
+    "INSERT INTO zoo.heap VALUES (now(), 'y', %(r)s)",
+    "UPDATE zoo.heap SET n = n + 1 WHERE n = %(r)s",
+    "UPDATE zoo.orphans SET room = room WHERE id = 1",
+    "INSERT INTO zoo.prices (net, tags) VALUES (%(r)s, ARRAY[%(m)s])",
+    "INSERT INTO zoo.events (what) VALUES (%(m)s)",
+    "UPDATE zoo.events SET what = what || 'u' WHERE id = %(r)s * 5",
+    "DELETE FROM zoo.events WHERE id = %(r)s * 5",
+    "UPDATE zoo.left_side SET other = 1",
+    "INSERT INTO zoo.secrets VALUES (%(n)s, 'a', 'b')",
+    'INSERT INTO "Odd ""Schema"."T 3 %%s" VALUES (%(n)s, 1)',
+    "INSERT INTO zoo.parts VALUES (%(n)s, 1)",
+    "DELETE FROM zoo.parts WHERE id > %(n)s",
+    "SELECT lo_put(50001, 0, %(m)s::bytea)",
+)
+
+
+class Load:
+    """Writers that commit a mark with each transaction; they follow the pointer, if there is one."""
+
+    def __init__(self, connect: Callable[[], AbstractContextManager[Any]], writers: int = 3) -> None:
+        self.committed: set[str] = set()
+        self.errors: list[BaseException] = []
+        self._connect = connect
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(writers)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self.errors, self.errors[0]
+
+    def wait(self, more: int) -> None:
+        """Wait until so many more transactions are committed."""
+        wanted = len(self.committed) + more
+        wait_until(lambda: bool(self.errors) or len(self.committed) >= wanted)
+
+    def _run(self) -> None:
+        chance = random.Random()
+        try:
+            with self._connect() as db:
+                while not self._stop.wait(0.02):
+                    mark = f"{chance.random()}"
+                    values = {"m": mark, "r": chance.randrange(60), "n": chance.randrange(10**6)}
+                    with db.transaction() as opened:
+                        connection = opened if isinstance(opened, psycopg.Connection) else db
+                        connection.execute("INSERT INTO zoo.writes (mark) VALUES (%s)", (mark,))
+                        for query in chance.choices(WRITES, k=2):
+                            # Two writers may be in each other's way.
+                            with suppress(*_CONFLICTS), connection.transaction():
+                                connection.execute(query, values)
+                    self.committed.add(mark)
+        except BaseException as error:
+            self.errors.append(error)
+
+
+_CONFLICTS = (
+    psycopg.errors.IntegrityError,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.InternalError_,
+)
 _BODY = re.compile(r"CREATE (?:OR REPLACE )?(?:MATERIALIZED )?VIEW .*?;", re.DOTALL)
 
 

@@ -1,8 +1,8 @@
-"""Wording of messages: errors about the configuration, the most similar known name, and numbers with their nouns."""
+"""Wording of messages: errors about the configuration, the most similar known name, numbers with nouns, lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from trueup.config.secrets import mask
@@ -30,6 +30,12 @@ def counted(number: int, what: str) -> str:
     if number == 1:
         return f"1 {what}"
     return f"{number:,} {what[:-1]}ies" if what.endswith("y") and what[-2:] != "ey" else f"{number:,} {what}s"
+
+
+def shown_names(names: Sequence[str], most: int = 10) -> str:
+    """Return names as a list in a sentence: at most `most` of them, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def size_text(size: float) -> str:

@@ -27,6 +27,8 @@ _NAME = r"""(?:"(?:[^"]|"")*"|[\w$]+)"""
 _TYPED_LITERAL = re.compile(rf"'::({_NAME}\.{_NAME})")
 _CHECK = re.compile(r"CHECK \((.*)\)((?: NO INHERIT| NOT ENFORCED)*)", re.DOTALL)
 _LOCK_TIMEOUT = "200ms"
+# What can only be parsed by replacing it, which locks its table.
+_LOCKING = ("rule", "trigger")
 
 # The parts of a text that are compared as they are, and the texts that the server prints again.
 Reprinted = tuple[str, ...]
@@ -37,12 +39,20 @@ def without_equal_meaning(
     differences: Sequence[SchemaDifference],
     here: Mapping[Name, Item],
     there: Mapping[Name, Item],
+    *,
+    is_in_use: bool = False,
 ) -> list[SchemaDifference]:
     """Return the differences without objects that only print differently on the server of `connection` and another.
 
-    `here` are the objects of this server, `there` those of the other one. What cannot be compared stays a difference.
+    `here` are the objects of this server, `there` those of the other one. What cannot be compared stays a difference:
+    a server does not know the syntax of newer ones. If the database `is_in_use`, rules and triggers are not compared:
+    that would lock tables.
     """
-    candidates = [difference for difference in differences if _is_printed(difference, here, there)]
+    candidates = [
+        difference
+        for difference in differences
+        if _is_printed(difference, here, there) and not (is_in_use and difference.kind in _LOCKING)
+    ]
     if not candidates:
         return list(differences)
     equal: set[Name] = set()
@@ -70,6 +80,9 @@ def _silent(connection: Connection) -> Iterator[Callable[[str], bool] | None]:
     """Open a transaction that is rolled back; yield whether a text may be parsed, or None if no text may be."""
     statements = load("trueup.db", "meaning.sql")
     with connection.transaction(force_rollback=True):
+        # A session that reads only; a query would fix that for the transaction.
+        if one_value(connection.execute("SHOW transaction_read_only")) == "on":
+            connection.execute("SET TRANSACTION READ WRITE")
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'; SET LOCAL check_function_bodies = off")
         try:
             with connection.transaction():
@@ -128,10 +141,10 @@ def _statement(item: Item, fact: str, text: str) -> tuple[str, str, sql.SQL | sq
         return _as_view("", text.rstrip().rstrip(";"))
     if item.kind in ("rule", "trigger") and item.table is not None:
         return _replaced(item, text)
-    if item.kind in ("function", "procedure"):
+    if item.kind in ("function", "procedure") and fact == "body":
         return _function(item, text)
-    if item.kind == "index":
-        return _index(item, text)
+    if item.facts.get("expressions"):
+        return _with_expressions(item, text)
     plain = ""
     if fact == "generated":
         plain, _, text = text.partition(": ")
@@ -148,15 +161,21 @@ def _statement(item: Item, fact: str, text: str) -> tuple[str, str, sql.SQL | sq
     return _as_view(plain, f"SELECT ({text}) AS e FROM {sql.Identifier(*item.table).as_string(None)}")
 
 
-def _index(item: Item, text: str) -> tuple[str, str, sql.SQL | sql.Composed] | None:
-    """Return the expressions and the condition of an index as columns of a view, and its definition without them."""
+def _with_expressions(item: Item, text: str) -> tuple[str, str, sql.SQL | sql.Composed] | None:
+    """Return the expressions of a definition as columns of a view, and the definition without them.
+
+    Of an index, an exclusion constraint, a statistics object, a partition key, and the defaults of arguments.
+    """
     expressions = item.facts["expressions"]
-    if not expressions or item.table is None or any(problem_with(each) for each in expressions):
+    if any(problem_with(each) for each in expressions):
         return None
     for expression in expressions:
+        if expression not in text:
+            return None
         text = text.replace(expression, "…", 1)
     columns = ", ".join(f"({expression}) AS e{number}" for number, expression in enumerate(expressions))
-    return _as_view(text, f"SELECT {columns} FROM {sql.Identifier(*item.table).as_string(None)}")
+    rows = f" FROM {sql.Identifier(*item.table).as_string(None)}" if item.table is not None else ""
+    return _as_view(text, f"SELECT {columns}{rows}")
 
 
 def _as_view(plain: str, query: str) -> tuple[str, str, sql.SQL | sql.Composed]:

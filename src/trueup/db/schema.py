@@ -52,7 +52,10 @@ _BLOCK_OF = {
 }
 _HOMES = ("table", "view", "materialized view")
 # Facts that servers of different versions may print differently although they are equal.
-PRINTED = ("definition", "default", "generated", "body", "using", "with check", "index", "constraints")
+PRINTED = (
+    "definition", "default", "generated", "body", "using", "with check", "index", "constraints", "partition by",
+    "arguments",
+)  # fmt: skip
 # Facts that are not compared: they help to judge others.
 _NOT_COMPARED = ("newest version", "expressions")
 # A privilege of tables since version 17, which owners have there.

@@ -43,6 +43,8 @@ SELECT 'table' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.reln
            'kind', CASE c.relkind WHEN 'p' THEN 'partitioned table' WHEN 'f' THEN 'foreign table' ELSE 'table' END,
            'persistence', CASE c.relpersistence WHEN 'u' THEN 'unlogged' WHEN 't' THEN 'temporary' ELSE 'permanent' END,
            'partition by', pg_get_partkeydef(c.oid),
+           'expressions', (SELECT jsonb_build_array(pg_get_expr(k.partexprs, k.partrelid)) FROM pg_partitioned_table k
+                            WHERE k.partrelid = c.oid AND k.partexprs IS NOT NULL),
            'inherits', (SELECT jsonb_agg(format('%%I.%%I', pn.nspname, p.relname) ORDER BY h.inhseqno)
                           FROM pg_inherits h JOIN pg_class p ON p.oid = h.inhparent
                           JOIN pg_namespace pn ON pn.oid = p.relnamespace WHERE h.inhrelid = c.oid),
@@ -108,6 +110,9 @@ SELECT 'constraint' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c
            'definition', regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', ''),
            'validated', k.convalidated,
            'index', pg_get_indexdef(i.indexrelid),
+           'expressions', (SELECT jsonb_agg(e.text ORDER BY e.place) FROM (
+                SELECT g, pg_get_indexdef(i.indexrelid, g, false) FROM generate_series(1, i.indnkeyatts::int) g WHERE i.indkey[g - 1] = 0
+                UNION ALL SELECT i.indnkeyatts + 1, pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) e(place, text)),
            'index is valid', i.indisvalid
        ) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
@@ -228,7 +233,9 @@ SELECT 'rule' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.relna
 
 -- name: statistics
 SELECT 'statistics' AS kind, n.nspname::text AS schema, ARRAY[home.nspname::text, c.relname::text] AS home, ARRAY[s.stxname::text] AS parts,
-       NULL AS arguments, jsonb_build_object('definition', pg_get_statisticsobjdef(s.oid)) AS facts
+       NULL AS arguments,
+       jsonb_build_object('definition', pg_get_statisticsobjdef(s.oid),
+                          'expressions', to_jsonb(pg_get_statisticsobjdef_expressions(s.oid))) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
   JOIN pg_class c USING (oid)
   JOIN pg_namespace home ON home.oid = c.relnamespace
@@ -244,6 +251,11 @@ SELECT CASE p.prokind WHEN 'p' THEN 'procedure' WHEN 'a' THEN 'aggregate' ELSE '
        jsonb_build_object(
            'language', l.lanname,
            'arguments', pg_get_function_arguments(p.oid),
+           'expressions', CASE WHEN p.pronargdefaults > 0 THEN (
+                SELECT jsonb_agg(d.text ORDER BY d.number)
+                  FROM (SELECT g, pg_get_function_arg_default(p.oid, g)
+                          FROM generate_series(1, coalesce(cardinality(p.proallargtypes), p.pronargs)) g) d(number, text)
+                 WHERE d.text IS NOT NULL) END,
            'returns', pg_get_function_result(p.oid),
            'body', CASE WHEN p.prokind = 'a' THEN NULL
                         WHEN l.lanname = 'sql' AND p.prosrc = '' THEN pg_get_functiondef(p.oid) ELSE p.prosrc END,

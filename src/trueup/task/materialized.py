@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.config.model import Node
+from trueup.config.wording import shown_names
 from trueup.db.connection import Connection
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
@@ -68,30 +70,51 @@ def _refresh(target: Connection, name: TableName, *, is_concurrent: bool) -> Non
     target.execute(sql.SQL("ANALYZE {}").format(view))
 
 
-def analyze(node: Node, tables: Sequence[TableName], application: str, *, slots: int) -> None:
-    """Collect the statistics of tables; those that the role may not analyze are left to autovacuum."""
+def analyze(target: Connection, node: Node, tables: Sequence[TableName], application: str, *, slots: int) -> list[str]:
+    """Collect the statistics of tables; return what the role may not do, for which the server may only warn."""
 
-    def analyze_one(table: TableName) -> None:
+    def analyze_one(table: TableName) -> list[str]:
         try:
-            with _session(node, application) as target:
-                target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table)))
+            with _session(node, application) as session:
+                session.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table)))
+            return []
+        except psycopg.errors.InsufficientPrivilege as error:
+            # Of the schema, or of a function that an index calls as the owner of the table.
+            return [f"no statistics of {display_name(*table)} were collected on {node.name}: {error}"]
         except psycopg.Error as error:
-            if error.sqlstate != "42501":
-                raise error_from_server(error, node, table=display_name(*table)) from None
+            raise error_from_server(error, node, table=display_name(*table)) from None
 
     with ThreadPoolExecutor(max(1, min(slots, len(tables)))) as threads:
-        list(threads.map(analyze_one, tables))
+        failed = list(chain.from_iterable(threads.map(analyze_one, tables)))
+    return failed + _not_analyzed(target, node, tables)
 
 
 def analyze_stale(
     target: Connection, node: Node, tables: Sequence[TableName], application: str, progress: Progress
-) -> None:
-    """Collect the statistics of the tables that have none, or that changed much since."""
-    names = {"schemas": [table[0] for table in tables], "names": [table[1] for table in tables]}
-    stale = {(row["schema"], row["name"]) for row in _rows(target, "stale", names)}
-    if stale:
-        progress.say(f"collecting statistics of {', '.join(sorted(display_name(*name) for name in stale))}")
-        analyze(node, [table for table in tables if table in stale], application, slots=2)
+) -> list[str]:
+    """Collect the statistics of the tables that have none, or that changed much since; return those that it may not."""
+    found = {(row["schema"], row["name"]) for row in _rows(target, "stale", _names(tables))}
+    stale = [table for table in tables if table in found]
+    if not stale:
+        return []
+    progress.say(f"collecting statistics of {shown_names([display_name(*name) for name in sorted(stale)])}")
+    return analyze(target, node, stale, application, slots=2)
+
+
+def _not_analyzed(target: Connection, node: Node, tables: Sequence[TableName]) -> list[str]:
+    """Return the tables and partitions of which the role may not collect statistics, as one text with the cure."""
+    is_new = target.info.server_version >= _MAINTAIN_SINCE
+    values = {**_names(tables), "maintain": is_new, "privilege": "MAINTAIN" if is_new else "SELECT"}
+    rows = _rows(target, "not_analyzed", values)
+    if not rows:
+        return []
+    names = shown_names([display_name(row["schema"], row["name"]) for row in rows])
+    cure = "run ANALYZE there as their owner" + (", or GRANT MAINTAIN on them to the role" if is_new else "")
+    return [f"no statistics were collected on {node.name}, because the role may not analyze: {names}; {cure}"]
+
+
+def _names(tables: Sequence[TableName]) -> dict[str, list[str]]:
+    return {"schemas": [schema for schema, _ in tables], "names": [name for _, name in tables]}
 
 
 def _session(node: Node, application: str) -> Connection:

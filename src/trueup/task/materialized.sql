@@ -38,3 +38,15 @@ SELECT n.nspname::text AS schema, c.relname::text AS name
      WHERE l.reltuples < 0 OR p.isleaf AND s.n_mod_since_analyze > 1000 + 0.1 * l.reltuples)
     OR c.relkind = 'r' AND (c.reltuples < 0 OR (SELECT s.n_mod_since_analyze FROM pg_stat_all_tables s WHERE s.relid = c.oid)
                                                > 1000 + 0.1 * c.reltuples)
+
+-- name: not_analyzed
+-- Of these tables and their partitions, those that the role may not analyze: it owns neither the table nor the database.
+SELECT n.nspname::text AS schema, c.relname::text AS name
+  FROM unnest(%(schemas)s::text[], %(names)s::text[]) w(schema, name)
+  CROSS JOIN LATERAL (SELECT to_regclass(format('%%I.%%I', w.schema, w.name))::oid AS root) r
+  CROSS JOIN LATERAL (SELECT r.root AS oid UNION SELECT t.relid FROM pg_partition_tree(r.root) t) p
+  JOIN pg_class c ON c.oid = p.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE NOT pg_has_role(c.relowner, 'USAGE')
+   AND NOT pg_has_role((SELECT d.datdba FROM pg_database d WHERE d.datname = current_database()), 'USAGE')
+   AND NOT (%(maintain)s AND has_table_privilege(c.oid, %(privilege)s))
+ ORDER BY 1, 2

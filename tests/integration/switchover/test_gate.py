@@ -40,6 +40,16 @@ CREATE MATERIALIZED VIEW totals AS
 ALTER TABLE visits ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON visits USING (person IN (SELECT p.id FROM people p WHERE p.name = CURRENT_USER::text));
 CREATE FUNCTION oldest() RETURNS date LANGUAGE sql BEGIN ATOMIC SELECT min(v.at) FROM visits v; END;
+CREATE TABLE docs (id int PRIMARY KEY, x xml, plain text DEFAULT xmlserialize(content NULL AS text) CHECK (
+        plain <> xmlserialize(content x AS text)), g text GENERATED ALWAYS AS (xmlserialize(content x AS text)) STORED,
+    CONSTRAINT one EXCLUDE USING btree ((xmlserialize(content x AS text)) WITH =)
+        WHERE (xmlserialize(content x AS text) <> 'free'));
+CREATE INDEX docs_text ON docs ((xmlserialize(content x AS text)), id);
+CREATE STATISTICS docs_both ON (xmlserialize(content x AS text)), id FROM docs;
+CREATE TABLE lists (x xml, n int NOT NULL) PARTITION BY LIST ((xmlserialize(content x AS text)));
+CREATE TABLE list PARTITION OF lists DEFAULT;
+CREATE FUNCTION given(a int, b text DEFAULT xmlserialize(content NULL AS text), c int DEFAULT 1) RETURNS int
+    LANGUAGE sql AS 'SELECT 1';
 CREATE RULE keep AS ON DELETE TO people
     WHERE EXISTS (SELECT v.id FROM visits v WHERE v.person = OLD.id) DO INSTEAD NOTHING;
 """
@@ -67,7 +77,8 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
     old.execute(f"CREATE ROLE {role} LOGIN; CREATE ROLE other LOGIN")
     old.execute(
         "SET session_replication_role = replica; INSERT INTO people (id, name, n) VALUES (1, 'a', 2), (2, 'b', 4);"
-        " INSERT INTO visits (person, at) VALUES (1, '2026-01-01'), (77, '2026-01-02')"
+        " INSERT INTO visits (person, at) VALUES (1, '2026-01-01'), (77, '2026-01-02');"
+        " INSERT INTO docs (id, plain) VALUES (1, 'a'), (2, 'b'); INSERT INTO lists (n) VALUES (1), (1)"
     )
     moving = begin(old, new)
     # An orphan of a NOT VALID key that is changed travels through a round.
@@ -75,14 +86,19 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
     outcome = moving.execute(proof="keys")
     assert any("NOT VALID, with the same rows on both sides: of_person" in str(each) for each in outcome.conditions)
     moving.rollback(proof="digest")
-    assert moving.differences(("people", "visits")) == []
+    assert moving.differences(("people", "visits", "docs", "lists")) == []
     # What means something else still closes the gate.
     new.execute(
         "CREATE OR REPLACE VIEW names AS SELECT p.name, p.feeling FROM people p WHERE p.feeling = 'sad'::mood;"
         "ALTER POLICY own ON visits USING (person IN (SELECT p.id FROM people p WHERE p.name <> CURRENT_USER::text));"
         "CREATE OR REPLACE FUNCTION oldest() RETURNS date LANGUAGE sql BEGIN ATOMIC SELECT max(v.at) FROM visits v;"
         " END; CREATE OR REPLACE RULE keep AS ON DELETE TO people WHERE NOT EXISTS (SELECT v.id FROM visits v"
-        " WHERE v.person = OLD.id) DO INSTEAD NOTHING"
+        " WHERE v.person = OLD.id) DO INSTEAD NOTHING;"
+        "ALTER TABLE docs DROP CONSTRAINT one, ADD CONSTRAINT one EXCLUDE USING btree"
+        " ((xmlserialize(content x AS text)) WITH =) WHERE (xmlserialize(content x AS text) <> 'other');"
+        "DROP STATISTICS docs_both; CREATE STATISTICS docs_both ON (xmlserialize(document x AS text)), id FROM docs;"
+        "CREATE OR REPLACE FUNCTION given(a int, b text DEFAULT xmlserialize(document NULL AS text), c int DEFAULT 1)"
+        " RETURNS int LANGUAGE sql AS 'SELECT 1'"
     )
     with pytest.raises(GateClosed) as closed:
         moving.execute()
@@ -91,13 +107,16 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
         "view public.names differs (definition)",
         "policy public.visits.own differs (using)",
         "rule public.people.keep differs (definition)",
+        "constraint public.docs.one differs (index, definition)",
+        "statistics public.docs_both differs (definition)",
+        "function public.given(integer, text, integer) differs (arguments)",
     ):
         assert text in closed.value.message
     # Differences are accepted by name only, and tables and columns never.
     with pytest.raises(GateClosed, match=r"closed: schema equal: policy public\.visits\.own"):
-        moving.execute(accept_schema=("oldest(),rule:public.*", "names,nothing"))
+        moving.execute(accept_schema=("oldest(),rule:public.*,docs*,given*", "names,nothing"))
     new.execute("ALTER TABLE people ALTER COLUMN boss SET DEFAULT 1")
-    accepted = ("oldest(),rule:public.*,nothing", "visits.own", "view:*,people.boss")
+    accepted = ("oldest(),rule:public.*,nothing,docs*,given*", "visits.own", "view:*,people.boss")
     with pytest.raises(GateClosed, match=r"closed: schema equal: column public\.people\.boss"):
         moving.execute(accept_schema=accepted)
     new.execute("ALTER TABLE people ALTER COLUMN boss DROP DEFAULT")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -9,11 +13,15 @@ import pytest
 
 from support.fixtures import Databases
 from support.switchover import begin
+from support.sync import Pair, make_pair
+from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
 from trueup.rows.write import large_objects
 from trueup.testing.postgres import Database
 from trueup.verbs.switchover import pause as pauses
 from trueup.verbs.switchover.gate import GateClosed
+from trueup.verbs.sync.ending import drop
+from trueup.verbs.sync.request import Scope
 
 SCHEMA = "CREATE TABLE files (id int PRIMARY KEY, content oid)"
 ROWS = """
@@ -34,6 +42,68 @@ SELECT m.oid::int, m.lomowner::regrole::text, md5(lo_get(m.oid)),
 """
 
 
+@pytest.fixture
+def role(databases: Databases) -> Iterator[str]:
+    """The name of a role, which is dropped from the shared server with what it owns."""
+    name = f"files_{os.getpid()}"
+    yield name
+    (database,) = databases(1)
+    for (found,) in database.execute("SELECT datname FROM pg_database WHERE datname LIKE 'test\\_%'"):
+        database.execute(f"ALTER DATABASE {found} OWNER TO postgres")
+        database.server.database(found).execute(f"DROP OWNED BY {name}, {name}_owner CASCADE")
+    database.execute(f"DROP ROLE {name}, {name}_owner")
+
+
+def test_a_role_that_is_no_superuser(databases: Databases, role: str) -> None:
+    """The owner is created with the schema; a start that is killed between large objects continues, or is dropped."""
+    old, new = databases(2)
+    owner = f"{role}_owner"
+    old.execute(
+        f"CREATE ROLE {role} LOGIN CREATEROLE PASSWORD 'x'; CREATE ROLE {owner}; {SCHEMA};"
+        f"{ROWS}; ALTER TABLE files OWNER TO {owner}; GRANT CREATE ON SCHEMA public TO {owner};"
+        f"SELECT count(*) FROM (SELECT lo_from_bytea(50000 + g, 'x') FROM generate_series(5, 9) g) x;"
+    )
+    for oid in range(50001, 50010):
+        old.execute(f"ALTER LARGE OBJECT {oid} OWNER TO {owner}")
+    for database in (old, new):
+        database.execute(f"ALTER DATABASE {database.name} OWNER TO {role}")
+    uris = [database.server.uri(database.name, role, "x") for database in (old, new)]
+    pair = make_pair(old, new, source_uri=uris[0], target_uri=uris[1]).with_scope(Scope("main", create_schema=True))
+    reasons = {problem.where: problem.what for problem in pair.plan().problems}
+    assert reasons["large objects"] == f"the role on the source is not a member of their owner {owner}"
+    old.execute(f"GRANT {owner} TO {role}")
+    for then in (lambda: drop(pair.request, timeout=30), lambda: None):
+        kill_at(50003, pair)
+        assert new.execute("SELECT oid::int FROM pg_largeobject_metadata ORDER BY 1") == [(50001,), (50002,)]
+        then()
+    pair.start()
+    assert old.execute(CONTENT) == new.execute(CONTENT)
+    assert new.execute("SELECT count(*) FROM trueup.sync_large_objects") == [(0,)]
+
+
+def kill_at(number: int, pair: Pair) -> None:
+    """Start the sync in a process that commits each large object, and is killed when it has created this one."""
+    make_equal = large_objects.make_equal
+
+    def copy(source: Connection, target: Connection, writing: Any, created: Callable[[int], object]) -> int:
+        def kill(oid: int) -> None:
+            created(oid)
+            if oid == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return make_equal(source, target, writing, kill)
+
+    def start() -> None:
+        large_objects.TOGETHER = 1
+        large_objects.make_equal = copy  # type: ignore[assignment]
+        pair.start()
+
+    process = multiprocessing.get_context("fork").Process(target=start)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
 def test_large_objects_are_moved_and_moved_back(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = databases(2)
     for database in (old, new):
@@ -41,7 +111,7 @@ def test_large_objects_are_moved_and_moved_back(databases: Databases, monkeypatc
     old.execute(ROWS)
     # A number that is in use on the target is refused, and its object stays.
     new.execute("SELECT lo_from_bytea(50001, 'mine')")
-    with pytest.raises(CheckFailed, match="large objects: 1 numbers are used on the target already: 50001"):
+    with pytest.raises(CheckFailed, match="large objects: these numbers are used on the target already: 50001"):
         begin(old, new)
     check_content(new, 50001, b"mine")
     new.execute("SELECT lo_unlink(50001), lo_from_bytea(777, 'stays')")

@@ -6,12 +6,14 @@ has stay: nothing refers to them after the rows are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import sql
 
+from trueup.config.wording import shown_names
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
 from trueup.rows.digest import Digest
@@ -20,7 +22,12 @@ from trueup.rows.digest import Digest
 PIECE = 1024 * 1024
 _SHOWN = 5
 # Large objects per transaction.
-_TOGETHER = 200
+TOGETHER = 200
+# Since this version, a membership may lack the right to make the role the owner of an object.
+_SET_SINCE = 160000
+_PRIVILEGES = {"SELECT": sql.SQL("SELECT"), "UPDATE": sql.SQL("UPDATE")}
+# A reason why they cannot be synced, and its cure.
+Reason = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -38,14 +45,33 @@ def numbers(connection: Connection) -> list[int]:
     return [oid for (oid,) in connection.execute(_statement("numbers")).fetchall()]
 
 
-def problems(source: Connection, target: Connection) -> list[str]:
-    """Return why the roles cannot read all large objects of the source, or write them with their owners."""
-    unreadable = [name for (name,) in source.execute(_statement("owners")).fetchall()]
-    owners = [name for (name,) in source.execute(_statement("names")).fetchall()]
-    unusable = [name for (name,) in target.execute(_statement("unusable"), [owners]).fetchall()]
-    texts = [f"the role on the source is not a member of the owner {name}" for name in unreadable]
-    lacking = "does not exist on the target, or the role is not a member of it"
-    return texts + [f"the owner {name} {lacking}" for name in unusable]
+def problems(source: Connection, target: Connection, expected: Container[str] = ()) -> list[Reason]:
+    """Return why the roles cannot read all large objects of the source, or write them with their owners and privileges.
+
+    The roles `expected` do not count on the target: they will be created, or are a problem already.
+    """
+    current = one_value(target.execute("SELECT current_user::text"))
+    reasons = [
+        (f"the role on the source is not a member of their owner {name}", f"GRANT {name} to it on the source")
+        for (name,) in source.execute(_statement("owners")).fetchall()
+    ]
+    names = source.execute(_statement("roles")).fetchall()
+    is_new = target.info.server_version >= _SET_SINCE
+    values = {
+        "names": [name for name, _ in names if name not in expected],
+        "own": [owns for name, owns in names if name not in expected],
+        "privilege": "SET" if is_new else "MEMBER",
+    }
+    option = " WITH INHERIT TRUE, SET TRUE" if is_new else ""
+    for name, owns, exists in target.execute(_statement("unusable"), values).fetchall():
+        if exists:
+            what = f"{current} is not a member of their owner {name} on the target"
+            reasons.append((what, f"GRANT {name} TO {current}{option} on the target"))
+        else:
+            uses = "owns some of them" if owns else "has privileges on some of them"
+            what = f"the role {name}, which {uses}, does not exist on the target"
+            reasons.append((what, "create the role there"))
+    return reasons
 
 
 def digest(connection: Connection, oids: Sequence[int]) -> Digest:
@@ -57,21 +83,33 @@ def digest(connection: Connection, oids: Sequence[int]) -> Digest:
 def unequal(source: Connection, target: Connection) -> list[str]:
     """Return the large objects of the source that the target has not, or has with other content or rights, as text."""
     differing = _differing(source, target)
-    shown = ", ".join(str(each.oid) for each in differing[:_SHOWN])
-    more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-    return [f"large objects differ: {shown}{more}"] if differing else []
+    shown = shown_names([str(each.oid) for each in differing], _SHOWN)
+    return [f"large objects differ: {shown}"] if differing else []
 
 
-def make_equal(source: Connection, target: Connection, writing: Callable[[], AbstractContextManager[None]]) -> int:
+def make_equal(
+    source: Connection,
+    target: Connection,
+    writing: Callable[[], AbstractContextManager[None]],
+    created: Callable[[int], object] = lambda oid: None,
+) -> int:
     """Make the large objects of the source equal on the target; return how many were written.
 
-    Some of them are written in one transaction of the target, which `writing` opens.
+    Some of them are written in one transaction of the target, which `writing` opens; `created` is called in it with the
+    number of each new one.
     """
     differing = _differing(source, target)
-    for start in range(0, len(differing), _TOGETHER):
+    for start in range(0, len(differing), TOGETHER):
         with writing():
-            for each in differing[start : start + _TOGETHER]:
-                _write(source, target, each)
+            for each in differing[start : start + TOGETHER]:
+                is_new = not one_value(target.execute(_statement("exists"), [each.oid]))
+                if is_new:
+                    target.execute(_statement("create"), [each.oid])
+                if _write(source, target, each):
+                    if is_new:
+                        created(each.oid)
+                elif is_new:
+                    target.execute(_statement("unlink"), [each.oid])
     return len(differing)
 
 
@@ -87,14 +125,14 @@ def _read(connection: Connection, oids: Sequence[int]) -> list[LargeObject]:
     return [LargeObject(*row) for row in connection.execute(_over_objects("list", oids)).fetchall()]
 
 
-def _write(source: Connection, target: Connection, each: LargeObject) -> None:
-    """Write content, owner and privileges."""
-    if not one_value(target.execute(_statement("exists"), [each.oid])):
-        target.execute(_statement("create"), [each.oid])
+def _write(source: Connection, target: Connection, each: LargeObject) -> bool:
+    """Write content, owner and privileges; return whether the source still has the large object."""
     target.execute(_statement("truncate"), [each.oid, each.size])
     # An object that changes meanwhile differs at the next comparison.
     for start in range(0, each.size, PIECE):
-        piece = one_value(source.execute(_statement("read"), [each.oid, start, PIECE]))
+        piece = _piece(source, each.oid, start)
+        if piece is None:
+            return False
         target.execute(_statement("write"), [each.oid, start, piece])
     name = sql.Literal(each.oid)
     for grantee in {grantee for grantee, _, _ in target.execute(_statement("privileges"), [each.oid]).fetchall()}:
@@ -103,12 +141,22 @@ def _write(source: Connection, target: Connection, each: LargeObject) -> None:
     for grantee, privilege, is_grantable in source.execute(_statement("privileges"), [each.oid]).fetchall():
         option = sql.SQL(" WITH GRANT OPTION" if is_grantable else "")
         grant = sql.SQL("GRANT {} ON LARGE OBJECT {} TO {}{}")
-        target.execute(grant.format(sql.SQL(privilege), name, _role(grantee), option))
+        target.execute(grant.format(_PRIVILEGES[privilege], name, _role(grantee), option))
+    return True
 
 
-def _role(quoted: str) -> sql.SQL:
-    # The server has quoted the name; no name is PUBLIC.
-    return sql.SQL(quoted or "PUBLIC")
+def _piece(source: Connection, oid: int, start: int) -> bytes | None:
+    """Return some bytes of a large object, or None if it was removed since it was listed."""
+    try:
+        with source.transaction():
+            return bytes(one_value(source.execute(_statement("read"), [oid, start, PIECE])))
+    except psycopg.errors.UndefinedObject:
+        return None
+
+
+def _role(name: str) -> sql.Composable:
+    # No name is PUBLIC.
+    return sql.Identifier(name) if name else sql.SQL("PUBLIC")
 
 
 def _statement(name: str) -> sql.SQL:

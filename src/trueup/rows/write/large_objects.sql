@@ -1,8 +1,8 @@
 -- name: objects
 -- One row per large object: owner, privileges, size, and a hash of the content, which is read in pieces.
-SELECT m.oid::bigint AS oid, m.lomowner::regrole::text AS owner, s.size,
+SELECT m.oid::bigint AS oid, pg_get_userbyid(m.lomowner)::text AS owner, s.size,
        (SELECT string_agg(x."grant", ',' ORDER BY x."grant" COLLATE "C")
-          FROM (SELECT concat_ws(' ', CASE WHEN a.grantee = 0 THEN '' ELSE a.grantee::regrole::text END,
+          FROM (SELECT concat_ws(' ', CASE WHEN a.grantee = 0 THEN '' ELSE pg_get_userbyid(a.grantee)::text END,
                                  a.privilege_type, a.is_grantable)
                   FROM aclexplode(coalesce(m.lomacl, acldefault('L', m.lomowner))) a) x("grant")) AS acl,
        (SELECT md5(string_agg(md5(lo_get(m.oid, p.at, {piece})), '' ORDER BY p.at))
@@ -21,7 +21,7 @@ SELECT count(*), coalesce(sum(hashtextextended(concat_ws('/', o.oid, o.owner, o.
 SELECT o.oid, concat_ws('/', o.owner, o.size, o.acl, o.content), o.owner, o.size FROM ({objects}) o ORDER BY o.oid
 
 -- name: privileges
-SELECT CASE WHEN a.grantee = 0 THEN '' ELSE a.grantee::regrole::text END, a.privilege_type, a.is_grantable
+SELECT CASE WHEN a.grantee = 0 THEN '' ELSE pg_get_userbyid(a.grantee)::text END, a.privilege_type, a.is_grantable
   FROM pg_largeobject_metadata m, aclexplode(coalesce(m.lomacl, acldefault('L', m.lomowner))) a WHERE m.oid = %s
 
 -- name: exists
@@ -29,6 +29,9 @@ SELECT EXISTS (SELECT FROM pg_largeobject_metadata WHERE oid = %s)
 
 -- name: create
 SELECT lo_create(%s::oid)
+
+-- name: unlink
+SELECT lo_unlink(%s::oid)
 
 -- name: read
 SELECT lo_get(%s::oid, %s, %s)
@@ -44,13 +47,18 @@ SELECT lo_truncate64(lo_open(%s::oid, 131072), %s)
 SELECT DISTINCT r.rolname::text FROM pg_largeobject_metadata m JOIN pg_roles r ON r.oid = m.lomowner
  WHERE NOT pg_has_role(m.lomowner, 'USAGE') ORDER BY 1
 
+-- name: roles
+-- The roles that own large objects, or have privileges on them.
+SELECT r.rolname::text, bool_or(x.owns)
+  FROM (SELECT m.lomowner, true FROM pg_largeobject_metadata m
+        UNION ALL SELECT a.grantee, false FROM pg_largeobject_metadata m CROSS JOIN aclexplode(m.lomacl) a) x(role, owns)
+  JOIN pg_roles r ON r.oid = x.role GROUP BY 1 ORDER BY 1
+
 -- name: unusable
--- The roles of these names that do not exist here, or whose rights this role does not have.
-SELECT n.name FROM unnest(%s::text[]) n(name) LEFT JOIN pg_roles r ON r.rolname = n.name
- WHERE r.oid IS NULL OR NOT pg_has_role(r.oid, 'USAGE') ORDER BY 1
+-- The roles of these names that do not exist here, and the owners that this role cannot make the owner of an object.
+SELECT n.name, n.own, r.oid IS NOT NULL
+  FROM unnest(%(names)s::text[], %(own)s::bool[]) n(name, own) LEFT JOIN pg_roles r ON r.rolname = n.name
+ WHERE r.oid IS NULL OR n.own AND NOT (pg_has_role(r.oid, 'USAGE') AND pg_has_role(r.oid, %(privilege)s)) ORDER BY 1
 
 -- name: numbers
 SELECT oid::bigint FROM pg_largeobject_metadata ORDER BY 1
-
--- name: names
-SELECT DISTINCT r.rolname::text FROM pg_largeobject_metadata m JOIN pg_roles r ON r.oid = m.lomowner ORDER BY 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trueup.config.wording import shown_names
 from trueup.db.connection import Connection
 from trueup.db.foreign_keys import TableName
 from trueup.db.meaning import without_equal_meaning
@@ -23,8 +24,10 @@ from trueup.db.statements import load
 from trueup.rows.write.disabled_triggers import STATES, recorded
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.accepted import Accepted
+from trueup.verbs.sync.target_schema.left_out import find_left_out
 
-_RELATIONS = ("table", "view", "materialized view")
+_VIEWS = ("view", "materialized view")
+_RELATIONS = ("table", *_VIEWS)
 _SHOWN = 3
 # Privilege -> objects.
 Rights = dict[str, list[str]]
@@ -53,19 +56,30 @@ def schema_differences(
     """Return the differences of the schemas that close the gate, and remarks: accepted ones, and unused patterns.
 
     In a sync of the whole database all objects are compared, except those of excluded tables; else only the tables and
-    what belongs to them.
+    what belongs to them. A view on excluded tables may be missing: --create-schema does not create it.
     """
-    schemas = {side.node: _items(side.connection, compared) for side in (source, target)}
+    schemas: dict[str, dict[Name, Item]] = {}
+    left_out: set[TableName] = set()
+    for side in (source, target):
+        schemas[side.node], others = _items(side.connection, compared)
+        left_out |= _left_out(side.connection, others)
     # In a chain, the source is the target of another sync: its triggers count as they were.
     for trigger in recorded(source.connection, None):
         if item := schemas[source.node].get(trigger.item):
             facts = {**item.facts, "enabled": STATES[trigger.state]}
             schemas[source.node][trigger.item] = replace(item, facts=facts)
     differences = without_newest_versions(compare_schemas(schemas), schemas)
-    differences = without_equal_meaning(target.connection, differences, schemas[target.node], schemas[source.node])
-    differences += _roles(source, target, schemas[source.node], compared)
+    items = schemas[target.node], schemas[source.node]
+    differences = without_equal_meaning(target.connection, differences, *items)
+    if source.connection.info.server_version > target.connection.info.server_version:
+        # The way back: the older server does not know all of the syntax that the newer one prints.
+        differences = without_equal_meaning(source.connection, differences, *items[::-1], is_in_use=True)
+    differences += _roles(source, target, [schemas[source.node], schemas[target.node]], compared)
     refused: list[str] = []
     remarks: list[str] = []
+    expected = [each for each in differences if _is_left_out(each, schemas, left_out)]
+    remarks += [f"{_text(each, _name(each))}: it uses tables outside of the sync" for each in expected]
+    differences = [each for each in differences if each not in expected]
     named = [(difference, _name(difference)) for difference in differences]
     for difference, name in named:
         if accepted.accepts(difference, name):
@@ -83,19 +97,42 @@ def relations(connection: Connection, table: TableName) -> list[TableName]:
     return [(row[0], row[1]) for row in rows]
 
 
-def _items(connection: Connection, compared: Compared) -> dict[Name, Item]:
+def _items(connection: Connection, compared: Compared) -> tuple[dict[Name, Item], set[TableName]]:
+    """Return the objects that are compared, and the tables outside of the sync."""
     synced = {relation for table in compared.tables for relation in relations(connection, table)}
     items = read_schema(connection, tables=None if compared.is_whole else synced, rights=True)
-    others = {item.table for item in items.values() if item.kind == "table"} - synced
-    return {key: item for key, item in items.items() if item.table is None or item.table not in others}
+    others = {item.table for item in items.values() if item.kind == "table" and item.table is not None} - synced
+    kept = {key: item for key, item in items.items() if item.table is None or item.table not in others}
+    return kept, others
 
 
-def _roles(source: Side, target: Side, items: Mapping[Name, Item], compared: Compared) -> list[SchemaDifference]:
-    """Return the roles of the source that the target lacks, or that may do less there."""
-    names = {item.table for item in items.values() if item.kind in _RELATIONS and item.table is not None}
+def _left_out(connection: Connection, tables: Collection[TableName]) -> set[TableName]:
+    """Return the views that use these tables, directly or through other views."""
+    values = {"schemas": [schema for schema, _ in tables], "names": [name for _, name in tables]}
+    rows = connection.execute(load("trueup.verbs.switchover", "gate.sql")["oids"], values).fetchall()
+    return set(find_left_out(connection, [oid for (oid,) in rows]).relations)
+
+
+def _is_left_out(
+    difference: SchemaDifference, schemas: Mapping[str, Mapping[Name, Item]], left_out: Container[TableName]
+) -> bool:
+    name = (difference.kind, difference.schema, difference.name)
+    items = [items[name] for items in schemas.values() if name in items]
+    return difference.how == "missing" and difference.kind in _VIEWS and any(item.table in left_out for item in items)
+
+
+def _roles(
+    source: Side, target: Side, schemas: Sequence[Mapping[Name, Item]], compared: Compared
+) -> list[SchemaDifference]:
+    """Return the roles of the source that the target lacks, or that may do less there.
+
+    An object that the target lacks is a difference of its own.
+    """
+    names = set.intersection(*({item.table for item in items.values() if item.kind in _RELATIONS} for items in schemas))
+    known = [name for name in names if name is not None]
     values: dict[str, Any] = {
-        "schemas": [schema for schema, _ in (*names, *compared.sequences)],
-        "names": [name for _, name in (*names, *compared.sequences)],
+        "schemas": [schema for schema, _ in (*known, *compared.sequences)],
+        "names": [name for _, name in (*known, *compared.sequences)],
     }
     before = _rights(source.connection, {**values, "beyond_public": True})
     after = _rights(target.connection, {**values, "beyond_public": False})
@@ -133,12 +170,7 @@ def _rights(connection: Connection, values: Mapping[str, Any]) -> dict[str, Righ
 
 
 def _privileges(rights: Rights) -> str:
-    return ", ".join(f"{privilege} {_shown(objects)}".strip() for privilege, objects in rights.items())
-
-
-def _shown(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
+    return ", ".join(f"{privilege} {shown_names(objects, _SHOWN)}".strip() for privilege, objects in rights.items())
 
 
 def _name(difference: SchemaDifference) -> str:
@@ -166,4 +198,4 @@ def _right(fact: str, values: Mapping[str, Any]) -> str:
         return "owner " + ", ".join(f"{owner} on {node}" for node, owner in values.items())
     common = set.intersection(*(set(grants or ()) for grants in values.values()))
     only = {node: [grant for grant in grants or () if grant not in common] for node, grants in values.items()}
-    return ", ".join(f"{_shown(grants)} only on {node}" for node, grants in only.items() if grants)
+    return ", ".join(f"{shown_names(grants, _SHOWN)} only on {node}" for node, grants in only.items() if grants)

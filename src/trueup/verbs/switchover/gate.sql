@@ -21,6 +21,10 @@ SELECT concat_ws('/', (SELECT count(*) FROM tables),
         c.relacl, c.relrowsecurity, c.relforcerowsecurity), 0))
        FROM pg_class c JOIN tables t ON t.oid = c.oid))
 
+-- name: oids
+SELECT c.oid::bigint FROM unnest(%(schemas)s::text[], %(names)s::text[]) x(s, n)
+  JOIN pg_namespace p ON p.nspname = x.s JOIN pg_class c ON c.relnamespace = p.oid AND c.relname = x.n
+
 -- name: prepared
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
 

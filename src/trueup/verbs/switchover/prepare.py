@@ -136,19 +136,19 @@ def prepare(
 
 
 def _refresh(link: Link, progress: Progress, *, is_back: bool) -> list[str]:
-    """Refresh the materialized views of the new database and collect statistics; return what was not refreshed.
+    """Refresh the materialized views of the new database and collect statistics; return what was not done.
 
     A move back should not wait for views: they are as old as the switchover.
     """
     names = [table.name for table in link.tables]
-    materialized.analyze_stale(link.target, link.target_node, names, link.application, progress)
+    left = materialized.analyze_stale(link.target, link.target_node, names, link.application, progress)
     stored = state.read(link.target, link.name)
     if stored is None or stored.named:
-        return []
+        return left
     if is_back:
         views = ", ".join(materialized.populated(link.source))
-        return [f"not refreshed on {link.target_node.name}: {views}"] if views else []
-    return materialized.refresh(link.source, link.target_node, link.application, progress)
+        return [*left, f"not refreshed on {link.target_node.name}: {views}"] if views else left
+    return left + materialized.refresh(link.source, link.target_node, link.application, progress)
 
 
 def _take_over(request: SyncRequest, stack: ExitStack, progress: Progress, *, is_short: bool) -> Link:

@@ -198,10 +198,13 @@ def status_text(status: SwitchStatus) -> str:
         lines += [f"    {held}" for held in side.locks if held.lock != "applications" or held.exclusive]
         shared = sum(1 for held in side.locks if held.lock == "applications" and not held.exclusive)
         if shared:
-            lines.append(f"    {shared} transactions of applications hold the shared lock, or wait for it")
+            lines.append(
+                f"    {counted(shared, 'transaction')} of applications with the shared lock, or waiting for it"
+            )
     report = next((s.pointer.report for s in (status.first, status.second) if s.pointer and s.pointer.report), None)
     if report:
-        phases = ", ".join(f"{name} {ms:,.1f} ms" for name, ms in report.get("phases_ms", {}).items() if name in PAUSE)
+        times = report.get("phases_ms", {})
+        phases = ", ".join(f"{name} {times[name]:,.1f} ms" for name in PAUSE if name in times)
         lines.append(
             f"  last: {report['action']} from {report['from']} to {report['to']}, {report['pause_ms']:,.0f} ms"
         )

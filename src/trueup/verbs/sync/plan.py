@@ -16,21 +16,16 @@ from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.patterns import parse_patterns
-from trueup.db.schema import compare_schemas, read_schema, without_newest_versions
 from trueup.db.sequences import Sequence
 from trueup.db.statements import load
-from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order, row_id_columns
 from trueup.rows.probe import same_row_ids
 from trueup.rows.spec import KeySpec, TableSpec
-from trueup.rows.write import large_objects
-from trueup.rows.write.disabled_triggers import Trigger, firing, recorded
 from trueup.rows.write.ordered import can_wait
 from trueup.rows.write.target import target_of
 from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync.model import (
-    LARGE_OBJECTS,
     LOG_SCHEMA,
     ORDERED,
     REPLICA,
@@ -39,6 +34,7 @@ from trueup.verbs.sync.model import (
     Problem,
     SyncTable,
 )
+from trueup.verbs.sync.plan_notes import check_large_objects, disabled_note, other_differences, view_notes
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.target_schema.left_out import find_left_out
@@ -46,7 +42,6 @@ from trueup.verbs.sync.target_schema.not_copied import remarks_on
 from trueup.verbs.sync.target_schema.plan_schema import check_schema_creation, is_superuser
 
 OLDEST = 140000
-_SHOWN = 20
 _KEY_CURE = "create a primary key, or a unique index over NOT NULL columns"
 _GONE = ("it was dropped a moment ago", "run the command again")
 # Bytes of a keyless table from which on the plan names what each round costs.
@@ -69,6 +64,7 @@ def make_plan(
     candidates = [
         candidate for relation in relations if (candidate := _source_table(source, relation, problems, remarks))
     ]
+    remarks += view_notes(relations, scope)
     tables = [table for table, _ in candidates]
     mode = _mode(target)
     makes_schema = scope.create_schema and not progress.is_filled
@@ -95,12 +91,14 @@ def make_plan(
             if not key.validated
         ]
     sequences = _sequences(source, target, tables, scope, set(outside), problems, check=not makes_schema)
-    _check_large_objects(source, target, scope, progress, problems, remarks)
+    # Roles that will be created, or that are missing already.
+    roles_named = {*roles, *(problem.where.removeprefix("role ") for problem in problems)}
+    check_large_objects(source, target, scope, progress, roles_named, problems, remarks)
     if not progress.is_brief:
         remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))
-        remarks += _disabled(source if makes_schema or progress.is_bare else target, target, tables, scope, mode)
+        remarks += disabled_note(source if makes_schema or progress.is_bare else target, target, tables, scope, mode)
     if not makes_schema and not progress.is_bare and not progress.is_brief:
-        remarks += _other_differences(source, target, tables, scope, names)
+        remarks += other_differences(source, target, tables, scope, names)
     by_name = {table.name: table for table in tables}
     return Plan(
         scope.name,
@@ -114,7 +112,7 @@ def make_plan(
         tuple(problems),
         tuple(remarks),
         roles,
-        large_objects=not scope.tables,
+        large_objects=scope.has_large_objects,
     )
 
 
@@ -153,11 +151,8 @@ def _chosen(
     relations = _relations(source)
     named = _match(source, relations, scope.tables, may_lack=is_started)
     excluded = _match(source, relations, scope.exclude_tables, may_lack=is_started)
-    remarks += [
-        f"{display_name(row['schema'], row['name'])} is excluded (--exclude-tables)"
-        for row in relations
-        if row["oid"] in excluded
-    ]
+    if left := [display_name(row["schema"], row["name"]) for row in relations if row["oid"] in excluded]:
+        remarks.append(f"excluded (--exclude-tables): {', '.join(left)}")
     chosen = [row for row in relations if row["oid"] not in excluded and (not scope.tables or row["oid"] in named)]
     inside = {row["oid"] for row in chosen}
     outside = [
@@ -227,7 +222,7 @@ def _source_table(
         remarks.append(f"{shown} belongs to the extension {row['extension']}, which creates it on the target too")
         return None
     if row["kind"] == "m":
-        remarks.append(f"{shown} is a materialized view: it is refreshed after the copy and before a switchover")
+        # See `view_notes`.
         return None
     try:
         table = catalog.read_table(source, row["schema"], row["name"])
@@ -262,10 +257,8 @@ def _why_not(row: dict[str, Any], table: catalog.Table | None) -> tuple[str, str
     if row["foreign_parts"]:
         return f"its partition {row['foreign_parts'][0]} is a foreign table", "detach that partition"
     if row["unlogged"]:
-        return (
-            f"{row['unlogged'][0]} is unlogged: a crash empties it, unrecorded",
-            "ALTER TABLE … SET LOGGED",
-        )
+        part = "it" if row["persistence"] == "u" else f"its partition {row['unlogged'][0]}"
+        return f"{part} is unlogged: a crash empties it, unrecorded", "ALTER TABLE … SET LOGGED"
     if row["inherits"]:
         return "it inherits from another table: statements on that one would not be recorded", "use partitions"
     if row["is_inherited"]:
@@ -386,67 +379,3 @@ def _sequences(
         elif not other["may_write"]:
             problems.append(Problem(where, "the role may not set it on the target", "GRANT UPDATE"))
     return tuple(chosen)
-
-
-def _disabled(
-    connection: Connection, target: Connection, tables: Many[SyncTable], scope: Scope, mode: str
-) -> list[str]:
-    """Return the triggers and rules that are disabled on the target while the sync writes to it."""
-    found = [*firing(connection, [table.name for table in tables], mode), *_recorded(target, scope.name)]
-    return [
-        f"the {trigger} is disabled on the target until a switchover, which enables it there as on the source; it would"
-        " fire when rows are written"
-        for trigger in {trigger.place: trigger for trigger in found}.values()
-    ]
-
-
-def _recorded(target: Connection, name: str) -> list[Trigger]:
-    """Return what the sync has disabled on the target."""
-    return recorded(target, name) if check_schema(target, STATE_SCHEMA) else []
-
-
-def _other_differences(
-    source: Connection, target: Connection, tables: Many[SyncTable], scope: Scope, names: tuple[str, str]
-) -> list[str]:
-    """Return the other differences of the schemas: they lose no rows, but close the gate of a switchover."""
-    chosen = {table.name for table in tables} if scope.tables else None
-    schemas = {
-        name: read_schema(connection, tables=chosen) for name, connection in zip(names, (source, target), strict=True)
-    }
-    disabled = {trigger.item for trigger in _recorded(target, scope.name)}
-    remarks = [
-        f"the schemas differ: {item.kind} {item.schema + '.' if item.schema else ''}{item.name} {item.how}"
-        + (f" on {', '.join(item.nodes)}" if item.how != "changed" else "")
-        for item in without_newest_versions(compare_schemas(schemas), schemas)
-        # Differences of tables and columns are problems of the plan.
-        if item.kind not in ("table", "column") and (item.kind, item.schema, item.name) not in disabled
-    ]
-    more = len(remarks) - _SHOWN
-    return [*remarks[:_SHOWN], *([f"and {more} more differences: trueup schema-diff"] if more > 0 else [])]
-
-
-def _check_large_objects(
-    source: Connection,
-    target: Connection,
-    scope: Scope,
-    progress: TargetState,
-    problems: list[Problem],
-    remarks: list[str],
-) -> None:
-    """Add the reasons why large objects cannot be copied, or what they cost."""
-    oids = large_objects.numbers(source)
-    if not oids:
-        return
-    if scope.tables:
-        remarks.append(f"{len(oids):,} large objects are not synced, because --tables names what is synced")
-        return
-    cure = "use roles that are members of all their owners, or name the tables with --tables"
-    problems += [Problem(LARGE_OBJECTS, what, cure) for what in large_objects.problems(source, target)]
-    if not progress.is_filled and (taken := sorted(set(oids) & set(large_objects.numbers(target)))):
-        shown = ", ".join(map(str, taken[:5])) + (" and more" if len(taken) > 5 else "")
-        what = f"{len(taken):,} numbers are used on the target already: {shown}"
-        problems.append(Problem(LARGE_OBJECTS, what, "remove these from the target (lo_unlink)"))
-    remarks.append(
-        f"{len(oids):,} large objects: writes to them fire no trigger, so all of them are read to find what changed,"
-        " also twice inside of the pause of a switchover"
-    )

@@ -14,7 +14,7 @@ WITH RECURSIVE tree AS (
       FROM tree t JOIN pg_class c ON c.oid = t.oid GROUP BY t.root
 )
 SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::text AS kind,
-       c.relpersistence::text AS persistence, s.rows, s.bytes, s.foreign_parts, s.unlogged,
+       c.relpersistence::text AS persistence, c.relispopulated AS populated, s.rows, s.bytes, s.foreign_parts, s.unlogged,
        EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS inherits,
        EXISTS (SELECT FROM pg_inherits i JOIN pg_class k ON k.oid = i.inhrelid
                 WHERE i.inhparent = c.oid AND NOT k.relispartition) AS is_inherited,

@@ -20,6 +20,11 @@ class Scope:
     create_roles: bool = False
     no_owner: bool = False
 
+    @property
+    def has_large_objects(self) -> bool:
+        """Whether large objects are synced: with `tables` it is not known which of them belong to the sync."""
+        return not self.tables
+
 
 @dataclass(frozen=True)
 class SyncRequest:

@@ -121,21 +121,30 @@ class Runner:
         with small.checked_transaction(self.link):
             sequences.write(self.link.target, values)
 
-    def copy_large_objects(self) -> None:
-        """Make large objects equal on the target; do nothing if that took more than a tenth of the time since then."""
+    def copy_large_objects(self, *, is_first: bool = False) -> None:
+        """Make large objects equal on the target; do nothing if that took more than a tenth of the time since then.
+
+        `is_first`: record the new ones, because a start that is not finished may be dropped.
+        """
         link, began = self.link, time.monotonic()
         is_aside = any(problem.where == LARGE_OBJECTS for problem in link.aside)
         if not link.plan.large_objects or is_aside or began < self._large_objects_at:
             return
         try:
             written = large_objects.make_equal(
-                link.source, link.target, lambda: state.writing(link.target, link.name, link.epoch)
+                link.source,
+                link.target,
+                lambda: state.writing(link.target, link.name, link.epoch),
+                self._record_large_object if is_first else lambda oid: None,
             )
         except psycopg.Error as error:
             raise link.error_from_server(error) from error
         if written:
             self._progress.say(f"copied {counted(written, 'large object')}")
         self._large_objects_at = time.monotonic() + 10 * (time.monotonic() - began)
+
+    def _record_large_object(self, oid: int) -> None:
+        self.link.target.execute(state.statement("large_object_created"), [self.link.name, oid])
 
     def _round(self, asked: _Asked) -> Round:
         """Run a round; repeat it if a table was rewritten while it read: the entries are still in the change log."""

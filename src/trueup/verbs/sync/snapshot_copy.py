@@ -130,21 +130,26 @@ def build(request: SyncRequest, slots: int, progress: Progress) -> None:
     """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy."""
     with open_link(request.source, request.target, request.name, phases=("copied", "building")) as link:
         stored = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
-        if stored.made_schema:
-            if stored.snapshots > 1 and stored.phase == "copied":
-                # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
-                with Runner(link, request, progress) as runner:
+        if stored.phase == "copied":
+            with Runner(link, request, progress) as runner:
+                # Before indexes are built: after a kill, these would be built again.
+                runner.copy_large_objects(is_first=True)
+                if stored.made_schema and stored.snapshots > 1:
+                    # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
                     runner.round(everything=True)
+        if stored.made_schema:
             state.set_phase(link.target, request.name, link.epoch, "building")
             left_out = not_created(link.source, Scope(link.name, stored.named, stored.left_out))
             with state.writing(link.target, link.name, link.epoch):
                 create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
             silence(link.target, link.name, link.epoch, link.tables, link.plan.mode)
         # New tables have no statistics, and rounds would get bad query plans.
-        materialized.analyze(link.target_node, [table.name for table in link.tables], link.application, slots=slots)
+        names = [table.name for table in link.tables]
+        left = materialized.analyze(link.target, link.target_node, names, link.application, slots=slots)
         if not stored.named:
-            for remark in materialized.refresh(link.source, link.target_node, link.application, progress):
-                progress.say(remark)
-        with Runner(link, request, progress) as runner:
-            runner.copy_large_objects()
+            left += materialized.refresh(link.source, link.target_node, link.application, progress)
+        for remark in left:
+            progress.say(remark)
         state.set_phase(link.target, request.name, link.epoch, "running")
+        with state.writing(link.target, link.name, link.epoch):
+            link.target.execute(state.statement("large_objects_kept"), [link.name])

@@ -80,6 +80,13 @@ CREATE TABLE IF NOT EXISTS trueup.sync_tables (
     PRIMARY KEY (sync, name)
 );
 COMMENT ON TABLE trueup.sync_tables IS 'The tables of a sync on both databases, when they were last in step.';
+CREATE TABLE IF NOT EXISTS trueup.sync_large_objects (
+    sync text NOT NULL REFERENCES trueup.syncs ON DELETE CASCADE,
+    oid oid NOT NULL,
+    PRIMARY KEY (sync, oid)
+);
+COMMENT ON TABLE trueup.sync_large_objects IS
+    'Large objects that a start has created which is not finished: they are removed if the sync is dropped.';
 CREATE TABLE IF NOT EXISTS trueup.sync_mark (
     sync text PRIMARY KEY,
     source_lsn pg_lsn,
@@ -141,6 +148,7 @@ REVOKE ALL ON FUNCTION trueup.sync_check_shape(text, text[], text) FROM PUBLIC;
 
 -- name: uninstall
 DROP TABLE IF EXISTS trueup.sync_disabled;
+DROP TABLE IF EXISTS trueup.sync_large_objects;
 DROP TABLE trueup.copied, trueup.sync_tables, trueup.syncs, trueup.sync_mark;
 DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint), trueup.sync_check_shape(text, text[], text),
     trueup.sync_shape(text, text[])
@@ -177,6 +185,12 @@ INSERT INTO trueup.sync_tables (sync, name, source_oid, target_oid, columns)
 VALUES (%(sync)s, %(name)s, %(source)s, %(target)s, %(columns)s)
     ON CONFLICT (sync, name) DO UPDATE SET source_oid = excluded.source_oid, target_oid = excluded.target_oid,
                                            columns = excluded.columns
+
+-- name: large_object_created
+INSERT INTO trueup.sync_large_objects (sync, oid) VALUES (%s, %s)
+
+-- name: large_objects_kept
+DELETE FROM trueup.sync_large_objects WHERE sync = %s
 
 -- name: remove_members
 DELETE FROM trueup.sync_tables WHERE sync = %(sync)s AND name = ANY(%(names)s)

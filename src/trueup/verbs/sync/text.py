@@ -23,7 +23,7 @@ def plan_text(plan: Plan) -> str:
     for table in plan.tables:
         key = f"key ({', '.join(table.spec.key_names)})" if table.spec.key else "no key"
         kind = ", partitioned" if table.is_partitioned else ""
-        lines.append(f"  {table!s:<{width}}  ~{table.rows:>13,} rows  {size_text(table.bytes):>9}  {key}{kind}")
+        lines.append(f"  {table!s:<{width}}  ~{table.rows:>13,} rows  {size_text(table.bytes):>11}  {key}{kind}")
     lines += [f"  a cycle of foreign keys: {' -> '.join(cycle)}" for cycle in plan.cycles]
     lines.append(f"{counted(len(plan.foreign_keys), 'foreign key')}, {counted(len(plan.sequences), 'sequence')}")
     lines += [f"  {sequence}" + (f", of {sequence.owner}" if sequence.owner else "") for sequence in plan.sequences]

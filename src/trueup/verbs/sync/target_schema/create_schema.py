@@ -120,11 +120,12 @@ def make_tables(
 def _checked_roles(request: SyncRequest, source: Connection, target: Connection, stored: State) -> Roles:
     """Return the roles of both servers; raise if they changed since the plan, so that owners cannot be set."""
     problems: list[Problem] = []
-    check_roles(source, target, replace(request.scope, no_owner=stored.no_owner), problems, [])
+    scope = replace(request.scope, tables=stored.named, no_owner=stored.no_owner)
+    check_roles(source, target, scope, problems, [])
     if problems:
         cures = dict.fromkeys(problem.cure for problem in problems)
         raise CheckFailed([str(problem) for problem in problems], cure="; ".join(cures))
-    return read_roles(source, target)
+    return read_roles(source, target, scope)
 
 
 def _log_nothing(target: Connection) -> None:

@@ -49,6 +49,7 @@ def drop_created(target: Connection, stored: State) -> bool:
     if not stored.made_schema or stored.phase == "running":
         return False
     statements = load("trueup.verbs.sync.target_schema", "created.sql")
+    target.execute(statements["unlink"], {"sync": stored.sync})
     rows = target.execute(statements["created"], {"sync": stored.sync}).fetchall()
     for kind, identity in rows:
         # It may have been dropped with another object.

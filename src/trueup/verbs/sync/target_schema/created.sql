@@ -35,3 +35,6 @@ SELECT i.type, i.identity FROM trueup.syncs s CROSS JOIN LATERAL jsonb_array_ele
 SELECT EXISTS (SELECT FROM trueup.syncs s CROSS JOIN LATERAL jsonb_array_elements(s.created) e
    CROSS JOIN LATERAL pg_identify_object((e ->> 0)::oid, (e ->> 1)::oid, 0) i
    WHERE s.sync = %(sync)s AND i.identity = e ->> 2 AND i.identity = %(identity)s AND i.type = %(type)s)
+
+-- name: unlink
+SELECT count(lo_unlink(m.oid)) FROM trueup.sync_large_objects o JOIN pg_largeobject_metadata m USING (oid) WHERE o.sync = %(sync)s

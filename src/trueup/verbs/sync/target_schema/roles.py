@@ -11,7 +11,7 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from trueup.config.wording import counted
+from trueup.config.wording import counted, shown_names
 from trueup.db.connection import Connection
 from trueup.db.statements import load
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA, Problem
@@ -22,7 +22,6 @@ RIGHTS = ("superuser", "createrole", "createdb", "replication", "bypassrls")
 # Since this version, a role that may create roles grants only the attributes it has, and a membership has options.
 OPTIONS_SINCE = 160000
 _OURS = {"ours": [STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA]}
-_SHOWN = 10
 Rights = Mapping[str, Any]
 
 
@@ -115,9 +114,9 @@ def statement_rows(connection: Connection, name: str, values: Mapping[str, Any] 
         ).fetchall()
 
 
-def read_roles(source: Connection, target: Connection) -> Roles:
+def read_roles(source: Connection, target: Connection, scope: Scope) -> Roles:
     """Read the roles of both servers."""
-    used = {row["name"]: row for row in statement_rows(source, "used")}
+    used = {row["name"]: row for row in statement_rows(source, "used", {"large_objects": scope.has_large_objects})}
     present = {row["name"]: row for row in statement_rows(target, "present")}
     names = {"names": list(used)}
     version = target.info.server_version
@@ -140,7 +139,7 @@ def check_roles(
     source: Connection, target: Connection, scope: Scope, problems: list[Problem], remarks: list[str]
 ) -> tuple[str, ...]:
     """Add what prevents the owners and privileges of the source; return the roles that will be created."""
-    roles = read_roles(source, target)
+    roles = read_roles(source, target, scope)
     if roles.missing and not scope.create_roles:
         problems += [_missing_problem(roles, name) for name in roles.missing]
     elif roles.missing and not roles.may_create:
@@ -161,10 +160,9 @@ def check_roles(
     remarks += _differences(roles)
     others = [row["rolname"] for row in statement_rows(source, "others", {"names": list(roles.used)})]
     if absent := [name for name in others if name not in roles.present]:
-        shown = ", ".join(absent[:_SHOWN]) + (f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else "")
         remarks.append(
             "roles without objects or privileges in the database do not exist on the target, and are not created:"
-            f" {shown}; create those that applications log in with"
+            f" {shown_names(absent)}; create those that applications log in with"
         )
     return roles.missing if scope.create_roles else ()
 

@@ -1,6 +1,7 @@
 -- name: used
 -- The roles of the source that own objects of this database or are named in privileges, policies and settings, and the
--- members of these roles. Objects of extensions belong to the role that creates the extension.
+-- members of these roles. Objects of extensions belong to the role that creates the extension. Large objects count if
+-- they are copied.
 WITH RECURSIVE db AS (
     SELECT d.oid, d.datdba FROM pg_database d WHERE d.datname = current_database()
 ), spaces AS (
@@ -16,7 +17,8 @@ WITH RECURSIVE db AS (
     SELECT d.refobjid AS role, d.deptype = 'o' AS owns, d.classid, d.objid, d.deptype
       FROM pg_shdepend d, db
      WHERE d.refclassid = 'pg_authid'::regclass AND d.deptype IN ('o', 'a', 'r') AND d.dbid = db.oid
-       AND d.classid NOT IN ('pg_publication'::regclass, 'pg_extension'::regclass, 'pg_largeobject'::regclass)
+       AND d.classid NOT IN ('pg_publication'::regclass, 'pg_extension'::regclass)
+       AND (%(large_objects)s OR d.classid <> 'pg_largeobject'::regclass)
     UNION ALL
     SELECT d.refobjid, false, d.classid, d.objid, d.deptype FROM pg_shdepend d, db
      WHERE d.refclassid = 'pg_authid'::regclass AND d.dbid = 0 AND d.classid = 'pg_database'::regclass AND d.objid = db.oid
@@ -30,6 +32,8 @@ WITH RECURSIVE db AS (
                WHERE t.typowner = 10 AND t.oid >= 16384 AND t.typrelid = 0 AND t.typelem = 0
     UNION ALL SELECT 10, true, 'pg_namespace'::regclass, n.oid, 'o' FROM pg_namespace n
                WHERE n.nspowner = 10 AND n.oid >= 16384 AND n.nspname !~ '^pg_'
+    UNION ALL SELECT 10, true, 'pg_largeobject'::regclass, m.oid, 'o' FROM pg_largeobject_metadata m
+               WHERE m.lomowner = 10 AND %(large_objects)s
     UNION ALL SELECT 10, false, 'pg_class'::regclass, c.oid, 'a' FROM pg_class c
                WHERE c.oid >= 16384 AND c.relowner <> 10 AND EXISTS (SELECT FROM aclexplode(c.relacl) a WHERE a.grantee = 10)
     UNION ALL SELECT 10, false, 'pg_namespace'::regclass, n.oid, 'a' FROM pg_namespace n

@@ -216,7 +216,8 @@ def _not_members(roles: Roles) -> list[Problem]:
         there = roles.present.get(name)
         if not used["owned"] or there is None or (there["is_inherited"] and name in roles.may_set):
             continue
-        what = f"{current} is not a member of it on the target, and cannot make it the owner of its objects"
+        objects = shown_names(used["objects"], 3) + (" and others" if used["owned"] > len(used["objects"]) else "")
+        what = f"{current} is not a member of it on the target, and cannot make it the owner of {objects}"
         options = " WITH INHERIT TRUE, SET TRUE" if roles.version >= OPTIONS_SINCE else ""
         cure = f"GRANT {name} TO {current}{options} on the target; or --no-owner, and {current} owns all objects"
         if there["superuser"]:
@@ -248,12 +249,14 @@ def _definers(source: Connection, roles: Roles, *, no_owner: bool) -> list[Probl
 def _differences(roles: Roles) -> list[str]:
     """Return the roles that exist on both servers with other rights."""
     remarks = []
+    # Those in a missing role are granted when it is created.
+    kept = [row for row in roles.memberships if row.role not in roles.missing]
     for name in roles.used:
         there = roles.present.get(name)
         if there is None:
             continue
         less = [right.upper() for right in (*RIGHTS, "login") if roles.used[name][right] and not there[right]]
-        lost = _roles_of(roles.memberships, name) - _roles_of(roles.memberships_there, name)
+        lost = _roles_of(kept, name) - _roles_of(roles.memberships_there, name)
         less += [f"membership in {role}" for role in sorted(lost)]
         if less:
             remarks.append(f"the role {name} exists on the target without {', '.join(less)}")

@@ -27,7 +27,9 @@ WITH RECURSIVE db AS (
     -- The first superuser is needed by everything: its objects and privileges are not recorded.
     SELECT 10, true, 'pg_class'::regclass, c.oid, 'o' FROM pg_class c WHERE c.relowner = 10 AND c.oid >= 16384
        AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+    -- It owns the functions of every range type.
     UNION ALL SELECT 10, true, 'pg_proc'::regclass, p.oid, 'o' FROM pg_proc p WHERE p.proowner = 10 AND p.oid >= 16384
+       AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'i')
     UNION ALL SELECT 10, true, 'pg_type'::regclass, t.oid, 'o' FROM pg_type t
                WHERE t.typowner = 10 AND t.oid >= 16384 AND t.typrelid = 0 AND t.typelem = 0
     UNION ALL SELECT 10, true, 'pg_namespace'::regclass, n.oid, 'o' FROM pg_namespace n
@@ -41,7 +43,8 @@ WITH RECURSIVE db AS (
     UNION ALL SELECT s.setrole, false, 'pg_db_role_setting'::regclass, 0, 's' FROM pg_db_role_setting s, db
                WHERE s.setdatabase = db.oid AND s.setrole <> 0
 ), direct AS (
-    SELECT r.role, count(*) FILTER (WHERE r.owns) AS owned
+    SELECT r.role, count(*) FILTER (WHERE r.owns) AS owned,
+           (array_agg(ARRAY[r.classid::bigint, r.objid::bigint] ORDER BY r.classid, r.objid) FILTER (WHERE r.owns))[1:3] AS some
       FROM refs r LEFT JOIN hidden h ON h.classid = r.classid AND h.objid = r.objid
      WHERE h.objid IS NULL OR r.deptype = 'a' AND r.classid <> 'pg_namespace'::regclass
                AND EXISTS (SELECT FROM pg_depend e WHERE e.classid = r.classid AND e.objid = r.objid AND e.deptype = 'e')
@@ -53,7 +56,9 @@ WITH RECURSIVE db AS (
     SELECT m.member FROM used u JOIN pg_auth_members m ON m.roleid = u.role
       JOIN pg_roles r ON r.oid = m.member AND NOT r.rolsuper
 )
-SELECT r.rolname::text AS name, coalesce(d.owned, 0) AS owned, r.rolsuper AS superuser, r.rolinherit AS inherit,
+SELECT r.rolname::text AS name, coalesce(d.owned, 0) AS owned,
+       ARRAY(SELECT pg_describe_object(d.some[g][1]::oid, d.some[g][2]::oid, 0) FROM generate_series(1, cardinality(d.some) / 2) g) AS objects,
+       r.rolsuper AS superuser, r.rolinherit AS inherit,
        r.rolcreaterole AS createrole, r.rolcreatedb AS createdb, r.rolcanlogin AS login,
        r.rolreplication AS replication, r.rolbypassrls AS bypassrls, r.rolconnlimit AS connection_limit,
        r.rolvaliduntil::text AS valid_until,

@@ -131,6 +131,8 @@ def check_plan(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sync", "plan", *options, "--create-roles", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["roles"] == sorted(ROLES[:-1])
+    # Also of tables that were never analyzed.
+    assert {table["table"]: table["rows"] > 0 for table in plan["tables"]}["zoo.people"]
     assert len(plan["tables"]) == 30
     for text in ("publication zoo_pub is not created", "view zoo.scratched is not created"):
         assert any(text in remark for remark in plan["remarks"]), plan["remarks"]

@@ -6,7 +6,9 @@ WITH RECURSIVE tree AS (
     SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
       JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
 ), sizes AS (
-    SELECT t.root, sum(greatest(c.reltuples, 0))::bigint AS rows, sum(pg_table_size(c.oid))::bigint AS bytes,
+    -- A table that was never analyzed: rows of 400 bytes.
+    SELECT t.root, sum(CASE WHEN c.reltuples < 0 THEN pg_relation_size(c.oid) / 400 ELSE c.reltuples END)::bigint AS rows,
+           sum(pg_table_size(c.oid))::bigint AS bytes,
            array_remove(array_agg(CASE WHEN c.relkind = 'f' AND t.root <> c.oid THEN c.oid::regclass::text END), NULL)
                AS foreign_parts,
            array_remove(array_agg(CASE WHEN c.relpersistence = 'u' AND c.relkind <> 'p' THEN c.oid::regclass::text END),

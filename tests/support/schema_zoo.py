@@ -204,7 +204,7 @@ class Load:
         assert not self.errors, self.errors[0]
 
     def wait(self, more: int) -> None:
-        """Wait until so many more transactions are committed."""
+        """Wait until `more` further transactions are committed."""
         wanted = len(self.committed) + more
         wait_until(lambda: bool(self.errors) or len(self.committed) >= wanted)
 

@@ -40,7 +40,7 @@ SELECT n.nspname::text AS schema, c.relname::text AS name
                                                > 1000 + 0.1 * c.reltuples)
 
 -- name: not_analyzed
--- Of these tables and their partitions, those that the role may not analyze: it owns neither the table nor the database.
+-- Of these tables and their partitions, those that the role may not analyze: it does not own the table or the database.
 SELECT n.nspname::text AS schema, c.relname::text AS name
   FROM unnest(%(schemas)s::text[], %(names)s::text[]) w(schema, name)
   CROSS JOIN LATERAL (SELECT to_regclass(format('%%I.%%I', w.schema, w.name))::oid AS root) r

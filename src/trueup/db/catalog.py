@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from trueup.db.connection import Connection, one_row
 from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
+from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
@@ -142,27 +143,36 @@ def read_table(connection: Connection, schema: str, table: str) -> Table | None:
 
     Raise CheckFailed if the planner of a query over the table would run code of another role with superuser rights.
     """
-    relations = _rows(connection, "relation", {"schema": schema, "table": table})
-    if not relations:
-        return None
-    if reasons := foreign_code(connection, schema, table, writes=False):
-        raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE, table=display_name(schema, table))
-    relation = relations[0]
-    oid = relation["oid"]
-    columns = [
-        Column(**{**row, "labels": tuple(row["labels"] or ())}) for row in _rows(connection, "columns", {"oid": oid})
-    ]
-    keys = [Key(tuple(row["columns"]), row["is_primary"]) for row in _rows(connection, "keys", {"oid": oid})]
-    return Table(
-        schema,
-        table,
-        oid,
-        relation["relkind"],
-        relation["usage"],
-        relation["secured"],
-        tuple(columns),
-        tuple(keys),
+    read = read_tables(connection, [(schema, table)]).get((schema, table))
+    if isinstance(read, CheckFailed):
+        raise read
+    return read
+
+
+def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[TableName, Table | CheckFailed]:
+    """Return the tables with exactly these names that exist; the error of `read_table` instead of a table."""
+    wanted = list(names)
+    relations = _rows(
+        connection, "relations", {"schemas": [schema for schema, _ in wanted], "tables": [table for _, table in wanted]}
     )
+    read: dict[TableName, Table | CheckFailed] = {}
+    for row in relations:
+        name = (row["schema"], row["name"])
+        if reasons := foreign_code(connection, *name, writes=False):
+            read[name] = CheckFailed(reasons, cure=FOREIGN_CODE_CURE, table=display_name(*name))
+    usable = [row for row in relations if (row["schema"], row["name"]) not in read]
+    columns: dict[int, list[Column]] = {row["oid"]: [] for row in usable}
+    keys: dict[int, list[Key]] = {row["oid"]: [] for row in usable}
+    for row in _rows(connection, "columns", {"oids": list(columns)}) if usable else ():
+        columns[row.pop("relation")].append(Column(**{**row, "labels": tuple(row["labels"] or ())}))
+    for row in _rows(connection, "keys", {"oids": list(keys)}) if usable else ():
+        keys[row["relation"]].append(Key(tuple(row["columns"]), row["is_primary"]))
+    for row in usable:
+        oid, name = row["oid"], (row["schema"], row["name"])
+        read[name] = Table(
+            *name, oid, row["relkind"], row["usage"], row["secured"], tuple(columns[oid]), tuple(keys[oid])
+        )
+    return read
 
 
 def list_tables(connection: Connection) -> list[Listed]:

@@ -9,15 +9,15 @@ SELECT current_setting('server_version_num')::int AS version,
   FROM pg_database d
  WHERE d.datname = current_database()
 
--- name: relation
-SELECT c.oid, c.relkind::text, has_schema_privilege(n.oid, 'USAGE') AS usage, row_security_active(c.oid) AS secured
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+-- name: relations
+SELECT w.schema, w.name, c.oid, c.relkind::text, has_schema_privilege(n.oid, 'USAGE') AS usage, row_security_active(c.oid) AS secured
+  FROM unnest(%(schemas)s::text[], %(tables)s::text[]) w(schema, name)
+  JOIN pg_namespace n ON n.nspname = w.schema::name JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name::name
 
 -- name: columns
 WITH RECURSIVE base AS (
     SELECT t.oid AS start, t.oid, t.typtype, t.typbasetype, t.typtypmod, -1 AS typmod FROM pg_type t
-     WHERE t.oid IN (SELECT atttypid FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped)
+     WHERE t.oid IN (SELECT atttypid FROM pg_attribute WHERE attrelid = ANY (%(oids)s::oid[]) AND attnum > 0 AND NOT attisdropped)
     UNION ALL
     SELECT b.start, t.oid, t.typtype, t.typbasetype, t.typtypmod, b.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typbasetype
      WHERE b.typtype = 'd'
@@ -46,7 +46,8 @@ WITH RECURSIVE base AS (
       FROM inside i JOIN pg_type t ON t.oid = i.oid
      WHERE t.typtype IN ('c', 'd', 'r') AND t.typnamespace <> 'pg_catalog'::regnamespace
 )
-SELECT a.attname::text AS name,
+SELECT a.attrelid AS relation,
+       a.attname::text AS name,
        format_type(a.atttypid, a.atttypmod) AS type,
        n.nspname::text AS base_schema,
        t.typname::text AS base_name,
@@ -86,17 +87,17 @@ SELECT a.attname::text AS name,
   JOIN pg_roles owner ON owner.oid = t.typowner
   LEFT JOIN pg_collation co ON co.oid = a.attcollation
   LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
- WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum
 
 -- name: keys
-SELECT i.indisprimary AS is_primary,
+SELECT i.indrelid AS relation, i.indisprimary AS is_primary,
        (SELECT array_agg(a.attname::text ORDER BY k.ord)
           FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ord)
           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
          WHERE k.ord <= i.indnkeyatts) AS columns
   FROM pg_index i
- WHERE i.indrelid = %(oid)s
+ WHERE i.indrelid = ANY (%(oids)s::oid[])
    AND i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indexprs IS NULL
    AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ord)
                      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum

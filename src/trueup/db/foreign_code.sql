@@ -2,6 +2,10 @@
 -- Code can go back from the role that was set to the one that logged in.
 SELECT coalesce(bool_or(r.rolsuper), false) FROM pg_roles r WHERE r.rolname IN (current_user, session_user)
 
+-- name: has_functions
+-- Whether roles that are not superusers own any function. A role that does not exist any more is not a superuser.
+SELECT EXISTS (SELECT FROM pg_proc f WHERE f.proowner NOT IN (SELECT r.oid FROM pg_roles r WHERE r.rolsuper))
+
 -- name: foreign_code
 -- Where, the function, and its owner: functions of roles that are not superusers.
 WITH RECURSIVE used(oid, is_written) AS (

@@ -5,6 +5,7 @@ No table is skipped silently: each one is in the plan, is a problem (the plan fa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
@@ -61,8 +62,9 @@ def make_plan(
     remarks: list[str] = []
     _check_servers(source, target, names, problems, remarks)
     relations, outside = _chosen(source, scope, remarks, is_started=progress.is_filled)
+    read = catalog.read_tables(source, [(row["schema"], row["name"]) for row in relations if _is_read(row)])
     candidates = [
-        candidate for relation in relations if (candidate := _source_table(source, relation, problems, remarks))
+        candidate for relation in relations if (candidate := _source_table(relation, read, problems, remarks))
     ]
     remarks += view_notes(relations, scope)
     tables = [table for table, _ in candidates]
@@ -73,7 +75,11 @@ def make_plan(
         left_out = find_left_out(source, outside)
         roles = check_schema_creation(source, target, scope, tables, left_out, mode, problems, remarks)
     else:
-        checked = (check_target(target, table, listed, mode, problems, progress) for table, listed in candidates)
+        there = catalog.read_tables(target, [table.name for table in tables])
+        checked = (
+            check_target(target, table, (listed, there.get(table.name)), mode, problems, progress)
+            for table, listed in candidates
+        )
         tables = [table for table in checked if table]
     _check_keyless(source, target, tables, problems, remarks)
     keys = _foreign_keys(source if makes_schema or progress.is_bare else target, tables, problems)
@@ -213,8 +219,16 @@ def _match(
     return matched
 
 
+def _is_read(row: dict[str, Any]) -> bool:
+    """Return whether a relation may be part of a sync, so that its definition has to be read."""
+    return not row["extension"] and row["kind"] != "m"
+
+
 def _source_table(
-    source: Connection, row: dict[str, Any], problems: list[Problem], remarks: list[str]
+    row: dict[str, Any],
+    read: Mapping[TableName, catalog.Table | CheckFailed],
+    problems: list[Problem],
+    remarks: list[str],
 ) -> tuple[SyncTable, catalog.Table] | None:
     """Return the table as the source has it, or None after adding the reason to `problems` or `remarks`."""
     shown = display_name(row["schema"], row["name"])
@@ -224,11 +238,10 @@ def _source_table(
     if row["kind"] == "m":
         # See `view_notes`.
         return None
-    try:
-        table = catalog.read_table(source, row["schema"], row["name"])
-    except CheckFailed as error:
+    table = read.get((row["schema"], row["name"]))
+    if isinstance(table, CheckFailed):
         # Code of another role, which a query would run.
-        problems.append(Problem(shown, error.message, error.cure))
+        problems.append(Problem(shown, table.message, table.cure))
         return None
     why = _why_not(row, table)
     if table is None or why:

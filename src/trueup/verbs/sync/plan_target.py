@@ -38,17 +38,19 @@ class TargetState:
 def check_target(
     target: Connection,
     table: SyncTable,
-    on_source: catalog.Table,
+    read: tuple[catalog.Table, catalog.Table | CheckFailed | None],
     mode: str,
     problems: list[Problem],
     progress: TargetState,
 ) -> SyncTable | None:
-    """Return the table with its columns in the target's order, or None after adding the reasons to `problems`."""
-    try:
-        on_target = catalog.read_table(target, *table.name)
-    except CheckFailed as error:
+    """Return the table with its columns in the target's order, or None after adding the reasons to `problems`.
+
+    `read` is the table of the source and that of the target, as `read_tables` returns it.
+    """
+    on_source, on_target = read
+    if isinstance(on_target, CheckFailed):
         # Code of another role, which a query would run.
-        problems.append(Problem(str(table), f"on the target, {error.message}", error.cure))
+        problems.append(Problem(str(table), f"on the target, {on_target.message}", on_target.cure))
         return None
     if on_target is None or on_target.kind not in ("r", "p"):
         what = "it does not exist on the target" if on_target is None else "it is not a table on the target"

@@ -51,7 +51,7 @@ def _check_names(
     """Add a problem per object whose name is taken on the target."""
     cure = "drop it there, or start without --create-schema"
     what = "it exists on the target already"
-    taken = {str(table) for table in tables if catalog.read_table(target, *table.name) is not None}
+    taken = {display_name(*name) for name in catalog.read_tables(target, [table.name for table in tables])}
     problems += [Problem(name, what, cure) for name in sorted(taken)]
     known = {(row["kind"], row["schema"], row["name"]) for row in statement_rows(target, "taken", _OURS)}
     for row in statement_rows(source, "taken", _OURS):

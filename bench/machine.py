@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import signal
 import subprocess
 import threading
@@ -108,6 +109,34 @@ def _pss(pid: int) -> int:
     except OSError:
         pass
     return 0
+
+
+def client_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def server_seconds(postmaster: int) -> float:
+    """CPU seconds of a PostgreSQL server: its main process, its sessions and workers, also those that have ended."""
+    ticks = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if entry.name == str(postmaster):
+                ticks += sum(map(int, fields[11:15]))
+            elif fields[1] == str(postmaster):
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def loopback_bytes() -> int:
+    """Bytes that all processes of this machine have sent to one another over TCP so far."""
+    lines = (line.split() for line in _lines("/proc/net/dev"))
+    return next((int(fields[1]) for fields in lines if fields and fields[0] == "lo:"), 0)
 
 
 def machine() -> str:

@@ -3,8 +3,11 @@
     .venv/bin/python bench/sync.py [--rows 10000000] [--rounds 3] [--pg-bin DIR] [--engine local]
 
 Copy: five tables of together so many rows, with primary keys, two more indexes and foreign keys, into an empty database;
-each way makes the schema, copies the rows, builds the indexes. The ways take turns; the table shows the medians. Writes:
-single-row updates by 4 clients of pgbench, without triggers and with those of a sync.
+each way makes the schema, copies the rows, builds the indexes. The ways take turns; the table shows the medians. trueup
+and pgcopydb also collect statistics, and trueup installs its change log and removes it again. CPU seconds are those of
+the client's processes and of the server; on a machine with other work they say more than the time. Bytes over the
+loopback interface are those of all processes of the machine. Writes: single-row updates by 4 clients of pgbench,
+without triggers and with those of a sync.
 """
 
 from __future__ import annotations
@@ -20,8 +23,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
+
+from machine import client_seconds, loopback_bytes, server_seconds
 
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
@@ -103,7 +110,28 @@ def check(source: Database, target: Database) -> None:
             raise SystemExit(f"{name} is not the same")
 
 
-def copies(server: Server, source: Database, arguments: argparse.Namespace, programs: Path) -> dict[str, list[float]]:
+@dataclass(frozen=True)
+class Run:
+    """One copy: seconds, CPU seconds of the client and of the server, bytes over the loopback interface."""
+
+    seconds: float
+    client: float
+    server: float
+    sent: int
+
+
+def measured(server: Server, action: Callable[[], None]) -> Run:
+    """Run a copy, and measure it."""
+    client, backends, sent = client_seconds(), server_seconds(server.pid), loopback_bytes()
+    began = time.perf_counter()
+    action()
+    seconds = time.perf_counter() - began
+    # Sessions end a moment after their client.
+    time.sleep(0.3)
+    return Run(seconds, client_seconds() - client, server_seconds(server.pid) - backends, loopback_bytes() - sent)
+
+
+def copies(server: Server, source: Database, arguments: argparse.Namespace, programs: Path) -> dict[str, list[Run]]:
     ways: dict[str, Callable[[Database, Database, Path, str], None]] = {
         "trueup sync": by_trueup,
         "pg_dump | psql": by_pg_dump,
@@ -111,17 +139,16 @@ def copies(server: Server, source: Database, arguments: argparse.Namespace, prog
     }
     if shutil.which("pgcopydb"):
         ways["pgcopydb"] = by_pgcopydb
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    runs: dict[str, list[Run]] = {way: [] for way in ways}
     for number in range(arguments.rounds):
         for way, run in ways.items():
             target = server.create_database(f"target_{number}")
             source.execute("CHECKPOINT")
-            began = time.perf_counter()
-            run(source, target, programs, arguments.engine)
-            times[way].append(time.perf_counter() - began)
+            runs[way].append(measured(server, partial(run, source, target, programs, arguments.engine)))
+            sys.stderr.write(f"{way}: {runs[way][-1]}, load {os.getloadavg()[0]:.1f}\n")
             check(source, target)
             target.drop()
-    return times
+    return runs
 
 
 def writes(server: Server, source: Database, target: Database, seconds: int) -> tuple[float, float]:
@@ -160,6 +187,7 @@ def main() -> None:
         "--pg-bin", default=None, help="another PostgreSQL: pgcopydb of Debian wants the server of Debian"
     )
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     with Server.start(name="bench", settings=SETTINGS, bin_dir=arguments.pg_bin) as server:
         source = server.create_database("source")
         source.execute(TABLES)
@@ -167,26 +195,30 @@ def main() -> None:
             source.execute(statement)
         source.execute("ANALYZE")
         version = source.execute("SHOW server_version")[0][0]
-        times = copies(server, source, arguments, server.bin_dir)
+        runs = copies(server, source, arguments, server.bin_dir)
         speeds = writes(server, source, server.create_database("written"), arguments.seconds)
     text = [
         "# The copy of a sync beside its peers",
         "",
         f"{datetime.now(timezone.utc):%Y-%m-%d}; {os.cpu_count()} cores, {platform.machine()}, PostgreSQL {version},"
-        f" {arguments.rows:,} rows in {len(NAMES)} tables, {arguments.rounds} interleaved rounds, engine {arguments.engine}.",
+        f" {arguments.rows:,} rows in {len(NAMES)} tables, {arguments.rounds} interleaved rounds, engine {arguments.engine},"
+        f" load {load:.1f} at the start and {os.getloadavg()[0]:.1f} at the end.",
         "Written by `bench/sync.py`; see there what is counted.",
         "",
-        "| way | seconds (median) | rows/s | against trueup |",
-        "|---|---|---|---|",
+        "| way | seconds (median) | rows/s | against trueup | CPU seconds of the client | of the server | MB over loopback |",
+        "|---|---|---|---|---|---|---|",
     ]
-    ours = statistics.median(times["trueup sync"])
-    for way, found in times.items():
-        middle = statistics.median(found)
-        text.append(
-            f"| {way.replace(chr(124), chr(92) + chr(124))} | {middle:.1f} | {arguments.rows / middle:,.0f} | {middle / ours:.2f} |"
+    ours = statistics.median(run.seconds for run in runs["trueup sync"])
+    for way, found in runs.items():
+        seconds, client, backends, sent = (
+            statistics.median(getattr(run, name) for run in found) for name in ("seconds", "client", "server", "sent")
         )
-    if "pgcopydb" not in times:
-        text.append("| pgcopydb | skipped: it is not installed | | |")
+        text.append(
+            f"| {way.replace(chr(124), chr(92) + chr(124))} | {seconds:.1f} | {arguments.rows / seconds:,.0f} |"
+            f" {seconds / ours:.2f} | {client:.1f} | {backends:.1f} | {sent / 1e6:,.0f} |"
+        )
+    if "pgcopydb" not in runs:
+        text.append("| pgcopydb | skipped: it is not installed | | | | | |")
     text += [
         "",
         f"Single-row updates, 4 clients: {speeds[0]:,.0f}/s without triggers, {speeds[1]:,.0f}/s with them"

@@ -8,7 +8,7 @@ look that found nothing new; what a look finds is stored before that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psycopg import sql
@@ -46,8 +46,10 @@ class Look:
     # The columns of the tables of the source and of the target: name, type, number, and whether rows have a default.
     columns: Mapping[Name, tuple[str, ...]]
     target_columns: Mapping[Name, tuple[str, ...]]
-    # Per table of the source: its files, by partition, and partitions and heirs whose changes are not seen.
+    # Per table: its files, by partition, and what gives its values another meaning. On the target also its columns.
     files: Mapping[int, Mapping[str, str]]
+    target_files: Mapping[Name, Mapping[str, str]]
+    # Per table of the source: partitions and heirs whose changes are not seen.
     limits: Mapping[int, Mapping[str, str | None]]
     # The publications of the subscriptions, and what they and the publication of the slot publish of the tables.
     subscribed: tuple[str, ...]
@@ -89,6 +91,7 @@ class Look:
             "key": list(pair.key),
             "publication": published.version if published else "",
             "files": dict(self.files.get(pair.oid, {})),
+            "target_files": dict(self.target_files.get(route.target, {})),
             "columns": list(pair.seen),
             # Per column: type and number on both nodes, and whether rows may have a value that no change has set.
             "compared": {
@@ -105,6 +108,10 @@ class Look:
             and _names(self.columns[route.source]) == pair.seen
             and _names(self.target_columns[route.target]) == pair.target_seen
         )
+
+    def without_files(self) -> Look:
+        """Return what must not change without a new plan."""
+        return replace(self, files={}, target_files={})
 
     def carried(self, oid: int) -> Carried:
         """Return what the subscriptions replicate of a table."""
@@ -126,6 +133,7 @@ class Looker:
         patterns = [text[:-2].strip('"') for text in sessions.settings.tables if text.endswith(".*")]
         with sessions.target_errors():
             on_target = _targets(sessions.target, statements["targets"], targets)
+            target_meanings = _meanings(sessions.target, [oid for oid, *_ in on_target.values()])
             subscribed: tuple[str, ...] = ()
             if syncer.oids:
                 rows = sessions.target.execute(statements["subscribed"], {"oids": list(syncer.oids)}).fetchall()
@@ -138,6 +146,7 @@ class Looker:
             }
             selected = sessions.source.execute(statements["selected"], values).fetchall()
             source = {(str(schema), str(table)): int(oid) for schema, table, oid, *_ in selected}
+            meanings = _meanings(sessions.source, source.values())
             publications = (*subscribed, *([self.publication] if self.publication else []))
             published = read_published(sessions.source, publications, source.values())
             altering = {int(xid) for row in selected for xid in row[5] or ()}
@@ -145,10 +154,11 @@ class Looker:
             is_undecided = bool(writers) and _may_be_committed(sessions.source, writers)
         return Look(
             source,
-            {name: oid for name, (oid, _) in on_target.items()},
+            {name: oid for name, (oid, *_) in on_target.items()},
             {(str(schema), str(table)): tuple(columns) for schema, table, _, _, columns, *_ in selected},
-            {name: columns for name, (_, columns) in on_target.items()},
-            {int(oid): dict(files) for _, _, oid, files, *_ in selected},
+            {name: columns for name, (_, columns, _) in on_target.items()},
+            {int(oid): {**files, **meanings.get(oid, {})} for _, _, oid, files, *_ in selected},
+            {name: {**files, **target_meanings.get(oid, {})} for name, (oid, _, files) in on_target.items()},
             {int(oid): dict(limits) for _, _, oid, _, _, _, limits in selected},
             subscribed,
             published,
@@ -182,9 +192,12 @@ class Looker:
 
         A file that is gone or replaced: a partition was detached (perhaps attached again), dropped or truncated, or a
         table was written again. A new file with rows: a partition was attached with them. A compared column that is
-        another one, or a new one with a default: all rows have other values.
+        another one, or a new one with a default: all rows have other values. A label of an enumeration that was
+        renamed: rows have other values with the same file.
         """
         if any(now["files"].get(oid) != file for oid, file in before["files"].items()):
+            return True
+        if _is_target_rewritten(before.get("target_files", {}), now["target_files"]):
             return True
         for name, (*numbers, has_default) in now["compared"].items():
             if name in before["compared"]:
@@ -192,7 +205,8 @@ class Looker:
                     return True
             elif has_default:
                 return True
-        return any(self._has_rows(int(oid)) for oid in now["files"] if oid not in before["files"])
+        new = [place for place in now["files"] if place not in before["files"] and place.isdigit()]
+        return any(self._has_rows(int(oid)) for oid in new)
 
     def _has_rows(self, oid: int) -> bool:
         with self.sessions.source_errors():
@@ -228,13 +242,28 @@ def _by_name(columns: Iterable[str]) -> dict[str, tuple[int, int, bool]]:
     return {name: (int(type_oid), int(number), has == "t") for name, type_oid, _, number, has in parts}
 
 
+def _is_target_rewritten(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Return whether rows of the target went or have other values without a change of the source.
+
+    ALTER COLUMN … TYPE … USING changes both files and columns; VACUUM FULL, CLUSTER and a TRUNCATE that was replicated
+    change only files, SET DEFAULT only columns.
+    """
+    changed = {place for place, value in before.items() if now.get(place) != value}
+    files = {place for place in changed if place.isdigit() and place in now}
+    return bool(changed - files - {"columns"}) or bool(files and "columns" in changed)
+
+
+def _meanings(connection: Connection, oids: Iterable[int]) -> dict[int, dict[str, str]]:
+    return dict(connection.execute(_statements()["meanings"], {"oids": list(oids)}).fetchall())
+
+
 def _targets(
     connection: Connection, statement: LiteralString, names: Iterable[Name]
-) -> dict[Name, tuple[int, tuple[str, ...]]]:
+) -> dict[Name, tuple[int, tuple[str, ...], dict[str, str]]]:
     listed = list(names)
     values = {"schemas": [name[0] for name in listed], "tables": [name[1] for name in listed]}
     rows = connection.execute(statement, values).fetchall()
-    return {(str(schema), str(table)): (int(oid), tuple(columns)) for schema, table, oid, columns in rows}
+    return {(str(schema), str(table)): (int(oid), tuple(columns), files) for schema, table, oid, columns, files in rows}
 
 
 def _statements() -> dict[str, LiteralString]:

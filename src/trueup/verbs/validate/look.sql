@@ -30,9 +30,41 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
        -- The last part: whether rows that were written without the column have a value.
        ARRAY(SELECT concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnum, a.atthasmissing OR a.atthasdef)
                FROM pg_attribute a
-              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+       (SELECT jsonb_object_agg(l.oid, l.relfilenode::text)
+          FROM (SELECT c.oid AS relid UNION SELECT relid FROM pg_partition_tree(c.oid)) m JOIN pg_class l ON l.oid = m.relid)
+       || jsonb_build_object('columns', (SELECT md5(string_agg(a.xmin::text, ' ' ORDER BY a.attnum)) FROM pg_attribute a
+                                          WHERE a.attrelid = c.oid AND a.attnum > 0))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(tables)s::text[]))
+
+-- name: meanings
+-- Per table, what gives stored values another meaning when it is altered: labels of enumerations, fields of composite
+-- types, expressions of virtual columns. A label that is added has a key of its own.
+WITH RECURSIVE types AS (
+    SELECT a.attrelid AS relation, a.atttypid AS oid FROM pg_attribute a
+     WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+    UNION
+    SELECT t.relation, part.oid FROM types t JOIN pg_type y ON y.oid = t.oid CROSS JOIN LATERAL (
+           SELECT y.typbasetype WHERE y.typtype = 'd'
+           UNION ALL SELECT y.typelem WHERE y.typcategory = 'A'
+           UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE y.oid IN (r.rngtypid, r.rngmultitypid)
+           UNION ALL SELECT f.atttypid FROM pg_attribute f
+                      WHERE y.typtype = 'c' AND f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) part(oid)
+     WHERE part.oid >= 16384
+)
+SELECT m.relation::int8, jsonb_object_agg(m.place, m.meaning) FROM (
+       SELECT t.relation, 'label ' || e.oid, e.enumlabel::text FROM types t JOIN pg_enum e ON e.enumtypid = t.oid
+       UNION ALL
+       SELECT t.relation, 'type ' || t.oid, string_agg(concat_ws(' ', f.attnum, f.atttypid, f.atttypmod), ',' ORDER BY f.attnum)
+         FROM types t JOIN pg_type y ON y.oid = t.oid AND y.typtype = 'c'
+         JOIN pg_attribute f ON f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped
+        GROUP BY t.relation, t.oid
+       UNION ALL
+       SELECT d.adrelid, 'column ' || d.adnum, pg_get_expr(d.adbin, d.adrelid)
+         FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        WHERE d.adrelid = ANY (%(oids)s::oid[]) AND a.attgenerated = 'v') m(relation, place, meaning)
+ GROUP BY 1
 
 -- name: subscribed
 -- The publications that these subscriptions use.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from trueup.capture.log.pgoutput import KeyLost
@@ -130,7 +129,7 @@ class Validator:
             raise NodeError(message, node=self.sessions.nodes[0].name)
         if look == self.last_look:
             return look
-        if replace(look, files={}) != replace(self.last_look, files={}):
+        if look.without_files() != self.last_look.without_files():
             raise CatalogChanged(f"tables or publications were changed ({look.difference(self.last_look)})")
         self._note_identities(look)
         return look

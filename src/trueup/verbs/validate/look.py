@@ -46,7 +46,7 @@ class Look:
     # The columns of the tables of the source and of the target: name, type, number, and whether rows have a default.
     columns: Mapping[Name, tuple[str, ...]]
     target_columns: Mapping[Name, tuple[str, ...]]
-    # Per table: its files, by partition, and what gives its values another meaning. On the target also its columns.
+    # Per table: its files, by partition, and definitions that its values depend on. On the target also its columns.
     files: Mapping[int, Mapping[str, str]]
     target_files: Mapping[Name, Mapping[str, str]]
     # Per table of the source: partitions and heirs whose changes are not seen.

@@ -39,7 +39,7 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(tables)s::text[]))
 
 -- name: meanings
--- Per table, what gives stored values another meaning when it is altered: labels of enumerations, fields of composite
+-- Per table, definitions that stored values depend on: labels of enumerations, fields of composite
 -- types, expressions of virtual columns. A label that is added has a key of its own.
 WITH RECURSIVE types AS (
     SELECT a.attrelid AS relation, a.atttypid AS oid FROM pg_attribute a

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from trueup import errors
-from trueup.errors import CheckFailed, ConfigError, Interrupted, NodeError, QueryError, TrueupError
+from trueup.cli import main
+from trueup.errors import CheckFailed, ConfigError, EngineError, Interrupted, NodeError, QueryError, TrueupError
 
 WHERE = {"cure": "do this", "node": "n1", "table": "public.t", "block": "block [1, 2)"}
 CLASSES = [
@@ -63,3 +64,24 @@ def test_an_error_has_its_node_and_object() -> None:
     assert str(NodeError("gone", node="n1", table="public.t")) == "node n1, public.t: gone"
     assert str(TrueupError("gone")) == "gone"
     assert CheckFailed(["one", "two"]).reasons == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "has_engine"),
+    [
+        (["diff", "t"], True),
+        (["--log-format", "json", "validate", "start"], True),
+        (["difflog", "run", "x"], False),
+        (["difflog", "prove", "--log-level", "info", "x"], False),
+    ],
+)
+def test_a_cure_names_only_options_of_the_command(
+    arguments: list[str], has_engine: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise EngineError("the Spark job failed", cure="check the logs of the executors, or use --engine local")
+
+    monkeypatch.setattr(main.trueup, "main", fail)
+    assert main.run(arguments) == 2
+    end = ", or use --engine local" if has_engine else ""
+    assert f"what to do: check the logs of the executors{end}\n" in capfd.readouterr().err

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType
@@ -69,6 +71,10 @@ class _Verbs(click.Group):
         return command
 
 
+# The end of the cures of errors of Spark: see `engine.failures`.
+_OR_LOCAL = ", or use --engine local"
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="trueup", message="trueup %(version)s")
 def trueup() -> None:
@@ -121,7 +127,7 @@ def _run(arguments: list[str]) -> int:
     except click.ClickException as error:
         return _print_error(_usage_error(error), verbose=False)
     except TrueupError as error:
-        return _print_error(error, verbose)
+        return _print_error(_with_fitting_cure(error, arguments), verbose)
     except SystemExit:
         # The reader of stdout has closed it. Click would exit with 1, which means "differences".
         return 2
@@ -130,7 +136,22 @@ def _run(arguments: list[str]) -> int:
 
         shown = error_of(error)
         shown.__cause__ = error
-        return _print_error(shown, verbose)
+        return _print_error(_with_fitting_cure(shown, arguments), verbose)
+
+
+def _with_fitting_cure(error: TrueupError, arguments: Sequence[str]) -> TrueupError:
+    """Return the error without the advice to use another engine if the command has no option for it."""
+    if not error.cure.endswith(_OR_LOCAL):
+        return error
+    command: click.Command = trueup
+    for word in arguments:
+        if isinstance(command, click.Group):
+            # A word that is not a command is the value of an option.
+            with suppress(click.UsageError):
+                command = command.get_command(click.Context(command), word) or command
+    if not any(parameter.name == "engine" for parameter in command.params):
+        error.cure = error.cure.removesuffix(_OR_LOCAL)
+    return error
 
 
 def _print_error(error: TrueupError, verbose: bool) -> int:

@@ -20,6 +20,7 @@ from support.class_archive import start_archive, use_test_cache
 from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
 from support.run_guard import start_guard
+from support.spark import INTERPRETED
 from trueup.report.model import DiffResult
 from trueup.testing import postgres
 from trueup.testing.postgres import Database, Server
@@ -190,8 +191,10 @@ def spark() -> Iterator[Spark]:
     # Workers import functions of test modules; they do not import from the working folder.
     root = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # Tables of a few rows: more partitions would only cost time.
-    session = start_session(slots=2, conf={"spark.sql.shuffle.partitions": "2"})
+    # Tables of a few rows: more partitions, and compiling each query, would only cost time. Tests that start Spark as a
+    # user does compile them; tests/spark/difflog/test_cluster.py compares the results.
+    conf = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
+    session = start_session(slots=2, conf=conf)
     # The server for foreachBatch waits with select(), which fails for file descriptors from 1024 on, and every thread
     # of an embedded ClickHouse has three: start it before that number is reached.
     ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]

@@ -11,9 +11,10 @@ from typing import Any
 
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
+from trueup.db.node import connect
 from trueup.engine.progress import Silent
 from trueup.testing.postgres import Database
-from trueup.verbs.sync import ending, status
+from trueup.verbs.sync import ending, state, status
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope, SyncRequest
@@ -56,8 +57,9 @@ class Pair:
         return dropped.log, dropped.state
 
     def known(self) -> State:
-        """Return the state on the target."""
-        known = self.status().known
+        """Return the state on the target; a status needs many sessions more."""
+        with connect(self.request.target, application="test") as connection:
+            known = state.read(connection, self.request.name)
         assert known is not None
         return known
 

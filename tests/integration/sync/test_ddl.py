@@ -116,9 +116,7 @@ class Follower:
             time.sleep(0.02)
 
     def aside(self) -> dict[str, str]:
-        known = self.pair.status().known
-        assert known is not None
-        return {problem.where: problem.what for problem in known.aside}
+        return {problem.where: problem.what for problem in self.pair.known().aside}
 
     def wait_for_aside(self, *names: str) -> None:
         self.wait(lambda: set(self.aside()) == {*names}, f"{names} are not set aside")

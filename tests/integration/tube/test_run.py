@@ -378,23 +378,23 @@ import os, signal
 from trueup.api.tube import Tube
 from trueup.capture.triggers.hold import Hold
 tube = Tube("t", {uri!r})
-Hold(tube.session, "t", [0], executors={executors}).take(wait=0, say=print)
+Hold(tube.session, "t", {partitions}, executors={executors}).take(wait=0, say=print)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_executors_of_a_killed_driver_are_fenced_and_waited_for(items: TubeDatabase) -> None:
     """They check the generation before each write, so the successor first takes it, then waits for the last write."""
-    uri = items.database.uri
+    uri, partitions, grace = items.database.uri, [0], 0.5
 
     def successor(say: Callable[[str], None], **options: Any) -> None:
         with Tube("t", uri) as tube:
-            hold = Hold(tube.session, "t", [0], grace=0.5)
-            hold.take(wait=5, say=say, **options)
+            hold = Hold(tube.session, "t", partitions, grace=grace)
+            hold.take(**{"wait": 5, "say": say, **options})
             hold.release()
 
     def killed(*, executors: bool) -> None:
-        program = KILLED_DRIVER.format(uri=uri, executors=executors)
+        program = KILLED_DRIVER.format(uri=uri, executors=executors, partitions=partitions)
         assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
 
     messages: list[str] = []
@@ -417,6 +417,23 @@ def test_executors_of_a_killed_driver_are_fenced_and_waited_for(items: TubeDatab
     assert time.monotonic() - started >= 0.5
     successor(messages.append)
     assert len(messages) == 1
+    # The time passes for all partitions at once.
+    items.tube.ensure(partitions=8)
+    partitions, grace = list(range(8)), 2.0
+    killed(executors=True)
+    started = time.monotonic()
+    successor(messages.append)
+    assert 2 <= time.monotonic() - started < 8
+    assert len(messages) == 2
+    # A successor that cannot have all partitions keeps none, and the next one waits as long.
+    killed(executors=True)
+    with Tube("t", uri) as other, other.lock(7):
+        with pytest.raises(CheckFailed):
+            successor(messages.append, wait=0)
+        for partition in range(7):
+            with items.tube.lock(partition):
+                pass
+    assert len(messages) == 2
 
 
 def test_a_node_restart_and_a_paused_job(fresh_server: FreshServer, sqlite_sink: SqliteSink) -> None:

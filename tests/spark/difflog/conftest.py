@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from support.fixtures import Put, Spark
+from support.chunks import write_chunk
+from support.fixtures import Put
 from trueup.verbs.difflog.model import DiffLogConfig
 
 
 @pytest.fixture
-def put(request: pytest.FixtureRequest, spark: Spark, log: DiffLogConfig) -> Put:
+def put(request: pytest.FixtureRequest, log: DiffLogConfig) -> Put:
     """`put(set, source, rows)`: write rows as a chunk, with the schema in SCHEMAS of the module; return its folder."""
 
     def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None) -> Path:
         place = Path(log.work) / "chunks" / name
-        frame = spark.createDataFrame(rows, schema or request.module.SCHEMAS[source])
-        frame.coalesce(1).write.mode("append").parquet(str(place / source))
+        write_chunk(place / source, rows, schema or request.module.SCHEMAS[source])
         return place
 
     return write

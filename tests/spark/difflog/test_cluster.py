@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.spark import SparkCluster
+from support.spark import INTERPRETED, SparkCluster
 
 SCRIPT = """
 import json, sys
@@ -66,8 +66,8 @@ def _run(folder: Path, settings: dict[str, Any]) -> Outcome:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The outcome of a run in one process."""
-    found = _run(tmp_path_factory.mktemp("alone") / "run", {"conf": QUICK})
+    """The outcome of a run in one process, which does not compile its queries; the clusters do."""
+    found = _run(tmp_path_factory.mktemp("alone") / "run", {"conf": {**QUICK, **INTERPRETED}})
     assert len(found[2]) == 2000
     assert found[0][1] == {"diff_log_1_visit": 1600, "diff_log_2_money": 2000}
     return found

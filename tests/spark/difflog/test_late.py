@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.chunks import write_chunk
 from support.fixtures import Spark
 from trueup.store import times
 from trueup.verbs.difflog.clickhouse import open_target
@@ -162,10 +163,10 @@ def _history(chance: random.Random, key: int) -> list[Given]:
     return rows
 
 
-def _write(spark: Spark, log: DiffLogConfig, number: int, rows: dict[str, list[tuple[Any, ...]]]) -> None:
+def _write(log: DiffLogConfig, number: int, rows: dict[str, list[tuple[Any, ...]]]) -> None:
     for source, given in rows.items():
         place = Path(log.work) / "chunks" / f"{number:03d}" / source
-        spark.createDataFrame(given, SCHEMAS[source]).coalesce(1).write.parquet(str(place))
+        write_chunk(place, given, SCHEMAS[source])
 
 
 def _insert_fast(log: DiffLogConfig, expected: dict[tuple[int, int], Expected]) -> None:
@@ -211,7 +212,7 @@ def test_the_result_does_not_depend_on_how_rows_are_divided_into_runs(
             state.run(given, today, rejoin=rejoin)
             for row in given:
                 chunk[row.source].append(row.as_row(cut, key))
-        _write(spark, log, number, chunk)
+        _write(log, number, chunk)
         run(spark, log, rejoin_late=rejoin)
     states = state_rows(spark, log)
     assert states is not None

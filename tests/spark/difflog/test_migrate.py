@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.chunks import write_chunk
 from support.fixtures import Spark
 from trueup.api.difflog import slow_log
 from trueup.errors import CheckFailed, ConfigError, StoreError
@@ -96,7 +97,7 @@ def _settings(chance: random.Random, log: DiffLogConfig) -> DiffLogConfig:
     )
 
 
-def _chunk(spark: Spark, log: DiffLogConfig, chance: random.Random, oracle: Oracle, name: str) -> None:
+def _chunk(log: DiffLogConfig, chance: random.Random, oracle: Oracle, name: str) -> None:
     """Write a chunk set of random updates, and tell the oracle."""
     visits, money = [], []
     for key in range(KEYS):
@@ -113,10 +114,9 @@ def _chunk(spark: Spark, log: DiffLogConfig, chance: random.Random, oracle: Orac
             amount = chance.randrange(20)
             money.append((key, oracle.fast[key], amount))
             oracle.merge(log, key, "money", amount)
-    schemas = "id long, F long, gone boolean, dur int, ua string, day date", "id long, F long, money long"
-    for source, rows, schema in zip(("visit", "conv"), (visits, money), schemas, strict=True):
-        place = Path(log.work) / "chunks" / name / source
-        spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(place))
+    place = Path(log.work) / "chunks" / name
+    write_chunk(place / "visit", visits, "id long, F long, gone boolean, dur int, ua string, day date")
+    write_chunk(place / "conv", money, "id long, F long, money long")
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_any_history_with_migrations_collapses(spark: Spark, log: DiffLogConfig,
     chance, oracle = random.Random(seed), Oracle()
     for name in ("1", "2"):
         new = _settings(chance, log)
-        _chunk(spark, log, chance, oracle, name)
+        _chunk(log, chance, oracle, name)
         if name == "2":
             with pytest.raises(CheckFailed, match="but the log was written with"):
                 run(spark, new)
@@ -149,7 +149,7 @@ def test_any_history_with_migrations_collapses(spark: Spark, log: DiffLogConfig,
         oracle.migrate(log, new)
         log = new
         assert not migrate(spark, log, execute=True).changes
-    _chunk(spark, log, chance, oracle, "3")
+    _chunk(log, chance, oracle, "3")
     run(spark, log)
     _check_state(spark, log, oracle)
     _check_table(spark, log, oracle)

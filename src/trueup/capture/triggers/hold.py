@@ -46,6 +46,13 @@ class _LastWorker(NamedTuple):
     seen_at: datetime
 
 
+class _LastWrite(NamedTuple):
+    """The worker whose last write is waited for, and when it has ended at the latest, if executors write it."""
+
+    worker: str
+    quiet_at: float | None
+
+
 class Hold:
     """The locks of some partitions of a tube."""
 
@@ -56,7 +63,7 @@ class Hold:
         partitions: Sequence[int],
         *,
         executors: bool = False,
-        grace: float = GRACE,
+        grace: float | None = None,
     ) -> None:
         self.session = session
         self.tube = tube
@@ -65,7 +72,7 @@ class Hold:
         self.waiting = ""
         # Whether other processes than this one write to the sink: executors of Spark.
         self.executors = executors
-        self._grace = grace
+        self._grace = GRACE if grace is None else grace
         self._job = uuid.uuid4().hex
         self._beat_at = 0.0
         self._done: list[tuple[float, int, int]] = []
@@ -76,10 +83,21 @@ class Hold:
         Raise CheckFailed, which names the holder, if another worker has one of the locks, or if it is stopped.
         """
         self.generations.clear()
-        for partition in self.partitions:
-            self._lock(partition, wait, is_stopped)
-            self._wait_for_last_write(partition, say, is_stopped)
-            self.generations[partition] = self._begin(partition, executors=self.executors)
+        locked: list[int] = []
+        try:
+            for partition in self.partitions:
+                self._lock(partition, wait, is_stopped)
+                locked.append(partition)
+            # The time for the last writes passes for all partitions at once.
+            last_writes = [self._last_write(partition) for partition in self.partitions]
+            for partition, last_write in zip(self.partitions, last_writes, strict=True):
+                self._wait_for_last_write(partition, last_write, say, is_stopped)
+                self.generations[partition] = self._begin(partition, executors=self.executors)
+        except CheckFailed:
+            for partition in locked:
+                if partition not in self.generations:
+                    release_lock(self.session, self.tube, partition)
+            raise
         self._beat_at = time.monotonic()
 
     def _begin(self, partition: int, *, executors: bool) -> int:
@@ -156,25 +174,29 @@ class Hold:
         if not is_current:
             raise _lost(self.session, self.tube, partition)
 
-    def _wait_for_last_write(self, partition: int, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
-        """Wait until the previous worker, if it did not release the lock, cannot write any more."""
+    def _last_write(self, partition: int) -> _LastWrite | None:
+        """Return what to wait for: the last write of the previous worker, if it did not release the lock."""
         last = self._last_worker(partition)
         if last is None or last.has_ended or last.owner.get("job") == self._job:
-            return
-        quiet_at: float | None = None
-        if last.owner.get("executors"):
-            # Registered with executors, so that the next worker waits too if this one is killed now.
-            self._begin(partition, executors=True)
-            quiet_at = time.monotonic() + self._grace
+            return None
         worker = f"process {last.owner.get('pid')} on {last.owner.get('host')}"
+        if not last.owner.get("executors"):
+            return _LastWrite(worker, None)
+        # Registered with executors, so that the next worker waits too if this one is killed now.
+        self._begin(partition, executors=True)
+        return _LastWrite(worker, time.monotonic() + self._grace)
+
+    def _wait_for_last_write(
+        self, partition: int, last: _LastWrite | None, say: Callable[[str], None], is_stopped: Callable[[], bool]
+    ) -> None:
+        """Wait until the previous worker cannot write any more."""
         is_reported = False
-        while not self._is_quiet(partition, quiet_at):
+        while last is not None and not self._is_quiet(partition, last.quiet_at):
             if not is_reported:
-                say(f"{worker} lost partition {partition} of {self.tube}: waiting until it writes no more")
+                say(f"{last.worker} lost partition {partition} of {self.tube}: waiting until it writes no more")
                 is_reported = True
             if is_stopped():
-                release_lock(self.session, self.tube, partition)
-                raise CheckFailed([f"stopped while waiting for the last write of {worker}"], cure="run it again")
+                raise CheckFailed([f"stopped while waiting for the last write of {last.worker}"], cure="run it again")
             time.sleep(_PAUSE)
 
     def _is_quiet(self, partition: int, quiet_at: float | None) -> bool:

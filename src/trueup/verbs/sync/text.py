@@ -40,7 +40,7 @@ def plan_text(plan: Plan) -> str:
 _PHASES = {
     "making": "its schema is not created yet; continue with trueup sync start",
     "copying": "the copy is not finished; continue with trueup sync start",
-    "copied": "rows are copied, indexes are not built yet; continue with trueup sync start",
+    "copied": "rows are copied, large objects and indexes may be missing; continue with trueup sync start",
     "building": "rows are copied, indexes are being built; continue with trueup sync start",
     "running": "copied; rounds keep it up to date",
 }
@@ -71,7 +71,9 @@ def status_text(status: SyncStatus) -> str:
         return "\n".join(lines)
     if not status.lost:
         running = ", ".join(status.running)
-        lines.append(f"  running: {running}" if running else "  the sync is not running: trueup sync run")
+        is_copied = status.known is None or status.known.phase == "running"
+        advice = ": trueup sync run" if is_copied else ""
+        lines.append(f"  running: {running}" if running else f"  the sync is not running{advice}")
         return "\n".join(lines)
     option = "--without-target" if status.known is None else "--without-source"
     lines.append(f"  if that node is lost for good: trueup sync drop {option}")

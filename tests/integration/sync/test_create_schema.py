@@ -189,7 +189,7 @@ def compare(pair: Pair, *hidden: str) -> None:
 
 APP = """
 CREATE SCHEMA app AUTHORIZATION zoo_owner; GRANT CREATE ON SCHEMA public TO zoo_owner; SET ROLE zoo_owner;
-CREATE TABLE app.a (id int PRIMARY KEY, n int);
+CREATE TABLE app.a (id int PRIMARY KEY, n int); CREATE TYPE app.span AS RANGE (subtype = float8);
 CREATE TABLE b (id int PRIMARY KEY REFERENCES app.a); CREATE TABLE app.gone (id serial PRIMARY KEY);
 CREATE VIEW app.seen AS SELECT id FROM app.gone; CREATE VIEW app.over AS SELECT id FROM app.seen;
 CREATE FUNCTION app.f() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'; GRANT USAGE ON SCHEMA app TO zoo_ro;

@@ -100,7 +100,7 @@ def test_a_schema_is_moved_under_load_and_back(
     moving = Moving(old, new, pair.request.source, pair.request.target)
     with Load(lambda: trueup.connect(old.uri)) as load:
         load.wait(30)
-        assert run(["switchover", "execute", *ends(pair), "--budget=30s"]) == 0
+        assert run(["switchover", "execute", *ends(pair), "--budget=30s", "--proof=keys"]) == 0
         assert moving.accepts_writes("DELETE FROM zoo.heap") == ["new"]
         load.wait(30)
         assert run(["switchover", "rollback", *ends(pair), "--budget=30s"]) == 0

@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import psycopg
 import pytest
 
 from support.fixtures import Databases
@@ -79,6 +81,18 @@ def test_a_role_that_is_no_superuser(databases: Databases, role: str) -> None:
     pair.start()
     assert old.execute(CONTENT) == new.execute(CONTENT)
     assert new.execute("SELECT count(*) FROM trueup.sync_large_objects") == [(0,)]
+    # One that is removed after it was listed is left out.
+    old.execute("SELECT lo_from_bytea(50010, 'short')")
+
+    @contextmanager
+    def writing() -> Iterator[None]:
+        old.execute("SELECT lo_unlink(50010)")
+        with target.transaction():
+            yield
+
+    with psycopg.connect(old.uri, autocommit=True) as source, psycopg.connect(new.uri, autocommit=True) as target:
+        assert large_objects.make_equal(source, target, writing) == 1
+    assert new.execute("SELECT count(*) FROM pg_largeobject_metadata WHERE oid = 50010") == [(0,)]
 
 
 def kill_at(number: int, pair: Pair) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from types import ModuleType
 
 import psycopg
 import pytest
@@ -16,6 +19,7 @@ from support.sync import make_pair
 from support.tube import TubeDatabase
 from trueup.config.model import Node
 from trueup.db import catalog
+from trueup.db.connection import Connection
 from trueup.db.foreign_code import foreign_code
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, QueryError
@@ -25,6 +29,13 @@ from trueup.rows.keys import Block, in_block, key_texts, order_by, source, where
 from trueup.rows.spec import KeySpec, TableSpec
 from trueup.rows.types import TYPES
 from trueup.rows.write.key_lists import in_key_list, key_list
+from trueup.rows.write.triggers import require_silent_triggers
+from trueup.sinks import open_sink
+from trueup.sinks.base import Document, Mark, SourceTable
+from trueup.verbs.repair import write_node
+from trueup.verbs.sync import copy as copy_parts
+from trueup.verbs.sync import large as sync_large
+from trueup.verbs.sync import round as sync_round
 from trueup.verbs.sync_ddl import apply_ddl
 
 # The role writes these rows itself, without casts.
@@ -378,6 +389,127 @@ def test_sync_ddl_runs_no_code_of_another_role(squatter: Hostile) -> None:
     assert "the event trigger seize" in done["public.t3"]
     assert not squatter.is_superuser()
     pair.drop()
+
+
+# What the owner of a target can do between a check of its table and a write. Triggers and rules are disabled, and the
+# rows arrive; a table with another trap is set aside.
+LATE_TRAPS = {name: WRITE_TRAPS[name] for name in ("trigger", "rule", "constraint", "domain")} | {
+    "enabled": "ALTER TABLE w ENABLE ALWAYS TRIGGER late",
+    "of a partition": "ALTER TABLE p1 ENABLE REPLICA TRIGGER late",
+    "looks like a tube": "CREATE SCHEMA IF NOT EXISTS odd; COMMENT ON SCHEMA odd IS 'Tubes of trueup.';"
+    "CREATE FUNCTION odd.seize() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN public.seize_row(); END';"
+    "CREATE TRIGGER seize BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION odd.seize();"
+    "ALTER TABLE w ENABLE ALWAYS TRIGGER seize",
+}
+REMOVE = (
+    "DROP TRIGGER IF EXISTS seize ON w; DROP RULE IF EXISTS seize ON w; ALTER TABLE w DROP CONSTRAINT IF EXISTS seize;"
+    "DROP INDEX IF EXISTS seize; ALTER DOMAIN d DROP CONSTRAINT IF EXISTS seize; DROP TRIGGER IF EXISTS c ON w;"
+    "ALTER TABLE w DISABLE TRIGGER late; ALTER TABLE p1 DISABLE TRIGGER late"
+)
+
+
+def test_an_owner_who_adds_code_between_a_check_and_a_write(squatter: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy, small rounds and large ones lock a table, then check it, then write."""
+    n1, n2 = squatter.databases
+    squatter.run(
+        "ALTER FUNCTION seize() IMMUTABLE; CREATE DOMAIN d AS text; CREATE TABLE w (id int PRIMARY KEY, v text, x d);"
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE p1 PARTITION OF p DEFAULT;"
+        "CREATE TRIGGER late BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION seize_row();"
+        "CREATE TRIGGER late BEFORE INSERT ON p1 FOR EACH ROW EXECUTE FUNCTION seize_row()"
+    )
+    rows = "INSERT INTO w SELECT coalesce(max(id), 0) + 1, 'a', 'b' FROM w;"
+    rows += "INSERT INTO p SELECT coalesce(max(id), 0) + 1 FROM p"
+    squatter.run(f"{REMOVE}; {rows}", n1)
+    pair = make_pair(n1, n2)
+    pending: list[str] = []
+
+    def before(module: ModuleType, name: str) -> None:
+        """Add the code just before this function is called."""
+        function = getattr(module, name)
+
+        def call(*arguments: object, **named: object) -> object:
+            while pending:
+                squatter.run(pending.pop(), n2)
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    before(copy_parts, "borrow_writer")
+    before(sync_round, "apply_rows")
+    before(sync_large, "borrow_writer")
+    pending.append(LATE_TRAPS["enabled"])
+    with pytest.raises(CheckFailed, match=r"the trigger late of public\.w was created or enabled on the target"):
+        pair.start()
+    pair.start()
+    for trap in LATE_TRAPS:
+        monkeypatch.setattr(sync_round, "SMALL", 0 if trap == "enabled" else 60_000)
+        squatter.run(rows, n1)
+        pending.append(LATE_TRAPS[trap])
+        totals = pair.run(once=True)
+        assert not pending
+        assert not squatter.is_superuser(), trap
+        is_aside = trap not in ("enabled", "of a partition", *DISABLED)
+        assert {problem.where for problem in totals.aside} == ({"public.w"} if is_aside else set()), trap
+        squatter.run(REMOVE, n2)
+    squatter.run(REMOVE, n2)
+    # At any time.
+    toggle = ("ALTER TABLE w ENABLE ALWAYS TRIGGER late", "ALTER TABLE w DISABLE TRIGGER late")
+
+    def enable_and_disable() -> None:
+        for statement in toggle * 20:
+            squatter.run(statement, n2)
+
+    enable = threading.Thread(target=enable_and_disable)
+    enable.start()
+    while enable.is_alive():
+        squatter.run(rows, n1)
+        pair.run(once=True)
+    enable.join()
+    assert not pair.run(once=True).aside
+    pair.check_equal(["w", "p"])
+    pair.drop()
+    assert not squatter.is_superuser()
+
+
+def test_an_owner_who_adds_code_before_a_sink_or_a_repair_writes(
+    squatter: Hostile, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n1, n2 = squatter.databases
+    squatter.run(
+        "CREATE TABLE w (id int PRIMARY KEY); CREATE TABLE kid (id int REFERENCES w ON DELETE CASCADE);"
+        "CREATE TRIGGER late AFTER DELETE ON kid FOR EACH ROW EXECUTE FUNCTION seize_row();"
+        "ALTER TABLE kid DISABLE TRIGGER late"
+    )
+    source = SourceTable("public.w", (("id", "integer"),), ("id",), routed=False)
+    mark = Mark(1, datetime.now(timezone.utc))
+    sink = open_sink(n2.uri)
+    sink.setup([source])
+    for key in "12":
+        sink.write([Document("public.w", 0, (key,), "U", {"id": key})], mark=mark)
+    squatter.run("INSERT INTO kid VALUES (1); ALTER TABLE kid ENABLE TRIGGER late", n2)
+    with pytest.raises(CheckFailed, match=r"the trigger late of public\.kid calls the function"):
+        sink.write([Document("public.w", 0, ("1",), "D", None)], mark=mark)
+    squatter.run("ALTER TABLE kid DISABLE TRIGGER late; INSERT INTO kid VALUES (1)", n2)
+    sink.write([Document("public.w", 0, ("1",), "D", None)], mark=mark)
+    assert n2.execute("SELECT id FROM w") == [(2,)]
+    sink.close()
+    squatter.run("ALTER TABLE w DROP trueup_shard, DROP trueup_seq, DROP trueup_at", n2)
+    report = compare([n1, n2], "public.w").report
+
+    def add_code(connection: Connection) -> None:
+        require_silent_triggers(connection)
+        squatter.run(
+            "CREATE TRIGGER seize BEFORE DELETE ON w FOR EACH ROW EXECUTE FUNCTION seize_row();"
+            "ALTER TABLE w ENABLE ALWAYS TRIGGER seize",
+            n2,
+        )
+
+    monkeypatch.setattr(write_node, "require_silent_triggers", add_code)
+    nodes = {"n1": n1.uri, "n2": n2.uri}
+    failed = trueup.repair(report, source_of_truth="n1", execute=True, nodes=nodes, engine="local").failed
+    assert "the trigger seize of public.w calls the function" in str(failed)
+    assert n2.execute("SELECT id FROM w") == [(2,)]
+    assert not squatter.is_superuser()
 
 
 def test_the_planner_runs_no_code_of_tables_of_tubes_and_of_tables_in_filters(squatter: Hostile) -> None:

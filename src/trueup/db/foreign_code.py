@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from psycopg import sql
 from psycopg.rows import class_row
 
 from trueup.db.called import DENIED, add_types
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.node_tree import Calls, UnknownTree
 from trueup.db.statements import load
+from trueup.errors import CheckFailed
 
 FOREIGN_CODE_CURE = (
     "connect as the owner of the table or as another role without superuser rights (a member of pg_read_all_data can"
@@ -94,6 +96,32 @@ def _found(connection: Connection, statement: str, values: Mapping[str, object])
     return [
         f"{place} calls the function {function} of the role {owner}, which {_RUNS}" for place, function, owner in rows
     ]
+
+
+def lock_checked(
+    connection: Connection, schema: str, table: str, *, silenced: bool = False, known: str | None = None
+) -> str | None:
+    """Lock a table before a transaction writes to it, and raise CheckFailed if its owner has added code since a check.
+
+    The lock comes first: no other session can create or enable a trigger, a rule, a default value or a constraint until
+    the end of the transaction. Return a fingerprint of the code, for `known` of later calls, which are faster; None,
+    and no lock, for a role without superuser rights.
+    """
+    statements = load("trueup.db", "foreign_code.sql")
+    if not one_value(connection.execute(statements["is_superuser"])):
+        return None
+    values = {"schema": schema, "table": table, "writes": True, "silenced": silenced}
+    locked: set[str] = set()
+    others = {sql.Identifier(schema, table).as_string(connection)}
+    while others - locked:
+        names = ", ".join(sorted(others - locked))
+        connection.execute(f"LOCK TABLE {names} IN ROW EXCLUSIVE MODE".encode())
+        locked |= others
+        fingerprint, written = one_row(connection.execute(statements["fingerprint"], values))
+        others = set(written)
+    if fingerprint != known and (reasons := foreign_code(connection, schema, table, writes=True, silenced=silenced)):
+        raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE)
+    return str(fingerprint)
 
 
 def _problems(

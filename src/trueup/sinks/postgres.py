@@ -18,6 +18,7 @@ from psycopg import sql
 from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.durable import durable_transaction, warn_unsafe
+from trueup.db.foreign_code import lock_checked
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
@@ -58,6 +59,8 @@ class PostgresSink:
         options.end()
         self._targets: dict[str, Target] = {}
         self._connection: Connection | None = None
+        # Fingerprints of the targets, by source table: see `lock_checked`.
+        self._checked: dict[str, str | None] = {}
         # The temporary tables of the session, by source table.
         self._batches: dict[str, sql.Identifier] = {}
 
@@ -95,6 +98,8 @@ class PostgresSink:
             with durable_transaction(self._session()):
                 for table, documents in by_table.items():
                     target = self._targets[table]
+                    known = self._checked.get(table)
+                    self._checked[table] = lock_checked(self._session(), target.schema, target.table, known=known)
                     self._delete(target, [document for document in documents if document.row is None])
                     kept = [document for document in documents if document.row is not None]
                     self._upsert(target, batches[table], kept, mark)

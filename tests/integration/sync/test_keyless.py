@@ -13,7 +13,7 @@ from support.sync import Pair
 from trueup.engine.progress import Silent
 from trueup.engine.work import Room
 from trueup.testing.postgres import Database
-from trueup.verbs.sync import large, plan, round
+from trueup.verbs.sync import large, members, plan, round
 from trueup.verbs.sync.copy import Job
 from trueup.verbs.sync.large import KeyTask
 from trueup.verbs.sync.link import open_link
@@ -124,7 +124,8 @@ def test_two_attempts_of_a_task_insert_the_rows_once(synced: Pair) -> None:
         link.source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         ((snapshot,),) = link.source.execute("SELECT pg_export_snapshot()").fetchall()
         job = Job("main", link.source_node, link.target_node, snapshot, link.application, link.epoch, recorded=False)
-        (table,) = [table for table in link.tables if table.name[1] == "bag"]
+        bags = [table for table in link.tables if table.name[1] == "bag"]
+        (table,) = members.with_shapes(bags, members.shapes(link.target, [bag.quoted_name for bag in bags]))
         with psycopg.connect(synced.target.uri) as first:
             first.execute(
                 "DELETE FROM bag WHERE b = 'seven'; INSERT INTO bag SELECT 7, 'seven' FROM generate_series(1, 5)"

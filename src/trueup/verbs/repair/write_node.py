@@ -12,6 +12,7 @@ import psycopg
 from trueup.capture.triggers.sync_turns import begin_as_sync
 from trueup.db.commit import confirmed_transaction
 from trueup.db.connection import Connection
+from trueup.db.foreign_code import lock_checked
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.lock_holders import limit_lock_waits, named_lock_holders
 from trueup.db.node import connect, error_from_server
@@ -92,6 +93,7 @@ def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile
     keys = [] if silent else keys_among(connection, [table.work.table for table in tables])
     for table in tables:
         with table.errors():
+            lock_checked(connection, *table.work.table, silenced=silent)
             table.lock()
     # First, because another row may get a unique value of a row that is deleted.
     waiting = [table for table in reversed(tables) if not _delete(table, keys)]

@@ -32,7 +32,7 @@ from trueup.rows.write.stage import stage
 from trueup.rows.write.triggers import require_silent_triggers
 from trueup.rows.write.upsert import insert_missing
 from trueup.verbs.sync.model import SyncTable
-from trueup.verbs.sync.state import check_epoch, statement, writing
+from trueup.verbs.sync.state import check_epoch, check_table, statement, writing
 
 # Bytes per part: large enough that opening sessions does not matter, small enough to repeat after a kill.
 PART_BYTES = 64 * 1024 * 1024
@@ -180,6 +180,8 @@ def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relati
     with writing(target, job.sync, job.epoch):
         if job.silent:
             require_silent_triggers(target)
+        for table in tables:
+            check_table(target, job.sync, table)
         for table in reversed(tables):
             delete_all(target, table.spec)
         target.execute(
@@ -273,6 +275,7 @@ def _write(part: Part, source: Connection, target: Connection, *, staged: bool) 
     check_epoch(target, job.sync, job.epoch)
     if job.silent:
         require_silent_triggers(target)
+    check_table(target, job.sync, part.table)
     if job.recorded:
         # First: an attempt whose answer was lost may have copied the part.
         is_new = target.execute(statement("copied"), [job.sync, part.oid, part.file, part.first, part.end]).fetchone()

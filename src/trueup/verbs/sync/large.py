@@ -23,7 +23,7 @@ from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.key_lists import KeyList, in_key_list, key_batches
 from trueup.rows.write.triggers import require_silent_triggers
-from trueup.verbs.sync import state
+from trueup.verbs.sync import members, state
 from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round, SyncTable
@@ -32,6 +32,7 @@ from trueup.verbs.sync.round import (
     Checks,
     Rewritten,
     begin,
+    check_tables,
     checked_transaction,
     finish,
     record,
@@ -57,9 +58,16 @@ def large_round(
     link: Link, changes: Changes, engine: Engine, progress: Progress, began: float, checks: Checks
 ) -> Round:
     """Copy the keys in the open snapshot; `changes` has them one by one."""
-    tables = link.by_number()
+    written = [table for table in link.tables if table.number in changes.texts or table.number in changes.reload]
     snapshot = str(one_value(link.source.execute("SELECT pg_export_snapshot()")))
     job = Job(link.name, link.source_node, link.target_node, snapshot, link.application, link.epoch, recorded=False)
+    with checked_transaction(link, written):
+        link.target.execute(state.statement("clear_position"), {"sync": link.name})
+        # Before the first row: after a kill, the target has rows of this round.
+        state.set_mark(link.target, link.name, changes.mark)
+        shapes = members.shapes(link.target, [table.quoted_name for table in written])
+    link.reader.done(link.marker, changes.mark)
+    tables = {table.number: table for table in members.with_shapes(written, shapes)}
     reloaded = [tables[number] for number in changes.reload]
     lists = [
         (tables[number], keys)
@@ -67,11 +75,6 @@ def large_round(
         if number not in changes.reload
         for keys in key_batches(tables[number].spec, texts, KEYS_PER_TASK)
     ]
-    with checked_transaction(link):
-        link.target.execute(state.statement("clear_position"), {"sync": link.name})
-        # Before the first row: after a kill, the target has rows of this round.
-        state.set_mark(link.target, link.name, changes.mark)
-    link.reader.done(link.marker, changes.mark)
     deletes = [KeyTask(job, table, keys, insert=False) for table, keys in lists]
     deletes += [KeyTask(job, table, None, insert=False) for table in reloaded]
     progress.stage("delete keys", len(deletes))
@@ -90,6 +93,7 @@ def large_round(
     changes = begin(link, changes)
     # It also puts the earlier commits of the tasks on the disk: the log of the server is written in order.
     with state.writing(link.target, link.name, link.epoch):
+        check_tables(link, ())
         stop = one_value(record(link, changes, began))
     finish(link, changes, checks)
     return replace(round_of(link, changes, began), rows=rows, large=True, stop_asked=bool(stop))
@@ -128,6 +132,7 @@ def _run_once(task: KeyTask) -> int:
         if table.spec.is_keyless:
             # Another attempt of this task may not have ended: its rows have to be visible before they are deleted.
             target.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table.name))
+        state.check_table(target, job.sync, task.table)
         if task.keys is None:
             delete_all(target, table.spec)
         else:

@@ -113,9 +113,24 @@ def quoted_names(target: Connection, members: Iterable[Member]) -> list[str]:
     return sorted(sql.Identifier(*member.table).as_string(target) for member in members)
 
 
+def quoted(names: Iterable[str]) -> list[str]:
+    """Return display names of tables as in a statement."""
+    return [sql.Identifier(*(part.text for part in parse_table_name(name))).as_string(None) for name in names]
+
+
 def shape(target: Connection, sync: str, names: list[str]) -> str:
     """Return the fingerprint of a sync and its tables, which have these quoted names on the target."""
     return str(one_value(target.execute(state.statement("shape"), {"sync": sync, "names": names})))
+
+
+def shapes(target: Connection, names: Iterable[str]) -> dict[str, str]:
+    """Return the fingerprints of tables by their quoted names; check the tables afterwards, or lock them before."""
+    return dict(target.execute(state.statement("shapes"), {"names": list(names)}).fetchall())
+
+
+def with_shapes(tables: Iterable[SyncTable], shapes: Mapping[str, str]) -> list[SyncTable]:
+    """Return the tables with their fingerprints, for tasks."""
+    return [replace(table, shape=shapes[table.quoted_name]) for table in tables]
 
 
 def names_by_oid(source: Connection) -> dict[int, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from psycopg import sql
+
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.names import display_name
 from trueup.db.sequences import Sequence
@@ -45,6 +47,8 @@ class SyncTable:
     number: int = 0
     # On the target; 0 before the table exists there.
     target_oid: int = 0
+    # Its fingerprint on the target when it was checked, for tasks: see `state.check_tables`.
+    shape: str = ""
 
     @property
     def spec(self) -> TableSpec:
@@ -55,6 +59,11 @@ class SyncTable:
     def name(self) -> tuple[str, str]:
         """Schema and name."""
         return self.spec.schema, self.spec.table
+
+    @property
+    def quoted_name(self) -> str:
+        """Schema and name as in a statement."""
+        return sql.Identifier(*self.name).as_string(None)
 
     @property
     def is_binary(self) -> bool:

@@ -282,7 +282,7 @@ def read_rows(link: Link, changes: Changes, *, last: bool = False) -> dict[int, 
 def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | None]], began: float) -> tuple[int, bool]:
     """Delete all keys and insert all rows in one transaction of the target; return the rows, and whether to stop."""
     tables = link.by_number()
-    with checked_transaction(link):
+    with checked_transaction(link, [tables[number] for number in _written(changes)]):
         for number, keys in _written(changes).items():
             if keys is None:
                 delete_all(link.target, tables[number].spec)
@@ -301,12 +301,17 @@ def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | No
 
 
 @contextmanager
-def checked_transaction(link: Link) -> Iterator[None]:
-    """Send the statements of the block as one transaction of the target, in one round trip, after the epoch check."""
+def checked_transaction(link: Link, written: Sequence[SyncTable] | None = None) -> Iterator[None]:
+    """Send the statements of the block as one transaction of the target, in one round trip, after the epoch check.
+
+    `written`: the tables whose rows the block writes; see `check_tables`.
+    """
     try:
         with link.target.pipeline():
             link.target.execute("BEGIN")
             link.target.execute(state.statement("check_epoch"), {"sync": link.name, "epoch": link.epoch})
+            if written is not None:
+                check_tables(link, written)
             yield
             # The entries of the change log are deleted after this commit.
             commit_durably(link.target)
@@ -338,21 +343,26 @@ def record(link: Link, changes: Changes, began: float) -> Cursor:
         "pending": changes.pending,
         "rate": changes.taken / seconds,
     }
-    _check_shape(link)
+    names, shape = link.target_shape
+    link.target.execute(state.statement("check_names"), {"names": names, "shape": shape})
     return link.target.execute(state.statement("count_round"), facts)
 
 
-def _check_shape(link: Link) -> None:
-    """Let the transaction fail if a table of the target is not the one that the link was opened with."""
+def check_tables(link: Link, written: Sequence[SyncTable]) -> None:
+    """Lock the tables to write on the target; let the transaction fail if a table is not as when the link was opened.
+
+    The locks come first: until the end of the transaction, their owners cannot add code that would run with the rights
+    of this session.
+    """
     names, shape = link.target_shape
-    link.target.execute(state.statement("check_shape"), {"sync": link.name, "names": names, "shape": shape})
+    values = {"sync": link.name, "names": names, "shape": shape, "written": [table.quoted_name for table in written]}
+    link.target.execute(state.statement("check_tables"), values)
 
 
 def record_empty(link: Link, changes: Changes) -> bool:
     """Record the position after a round without entries; return whether to stop."""
-    with checked_transaction(link):
+    with checked_transaction(link, ()):
         _set_position(link, changes)
-        _check_shape(link)
         stop = link.target.execute(state.statement("count_empty_round"), {"sync": link.name})
     return bool(one_value(stop))
 

@@ -53,6 +53,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         if stored.phase == "making":
             left_out = not_created(source, Scope(request.name, stored.named, stored.left_out))
             create_schema.make_tables(request, source, stored, epoch, left_out, progress)
+        shapes = members.shapes(target, members.quoted(stored.tables))
         checked = check.check_plan(source, target, stored, request.node_names)
         starter = EngineStarter(
             request.spark, concurrency_factor=request.concurrency_factor, max_connections=request.max_connections
@@ -71,6 +72,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
             with state.writing(target, request.name, epoch):
                 members.record(source, target, request.name, tables, no_others=True)
+            tables = tuple(members.with_shapes(tables, shapes))
             rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, epoch, engine, progress)
             state.set_phase(target, request.name, epoch, "copied")
             progress.say(f"copied {counted(rows, 'row')}")

@@ -191,6 +191,8 @@ class Runner:
         targets = [table.target for table in link.tables]
         try:
             with state.writing(link.target, link.name, link.epoch):
+                # Also those that foreign keys with an action write to.
+                small.check_tables(link, link.tables)
                 rows = write_ordered(link.source, link.target, targets, keys, link.plan.foreign_keys)
                 read = [table for table in link.tables if table.name in keys]
                 small.refuse_rewritten(small.rewritten(link.source, read))

@@ -120,6 +120,8 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
         if parts and all((part.oid, part.file) in done for part in parts):
             continue
         with state.writing(target, job.sync, job.epoch):
+            for table in members:
+                state.check_table(target, job.sync, table)
             rows += write_ordered(source, target, [table.target for table in members], dict.fromkeys(group), inside)
             for oid, file in {(part.oid, part.file) for part in parts}:
                 target.execute(state.statement("copied"), [job.sync, oid, file, 0, None])

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 # The SQLSTATE of `trueup.sync_check_epoch`.
 TAKEN_OVER = "TU001"
-# The SQLSTATE of `trueup.sync_check_shape`.
+# The SQLSTATEs of `trueup.sync_check_tables`.
 RESHAPED = "TU002"
+FIRES = "TU003"
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,21 @@ def check_epoch(target: Connection, name: str, epoch: int) -> None:
         raise
 
 
+def check_table(target: Connection, sync: str, table: SyncTable) -> None:
+    """Lock a table before a task writes to it; raise if it is not as it was when it was checked.
+
+    The lock keeps other sessions from creating or enabling a trigger, a rule or a constraint, which would run with the
+    rights of this session.
+    """
+    names = [table.quoted_name]
+    try:
+        values = {"sync": "", "names": names, "shape": table.shape, "written": names}
+        target.execute(statement("check_tables"), values)
+    except psycopg.Error as error:
+        raise_if_refused(error, sync)
+        raise
+
+
 def raise_if_refused(error: psycopg.Error, name: str) -> None:
     """Raise CheckFailed if an error of the target means that the epoch or the tables are others, or are not checked."""
     if error.sqlstate == RESHAPED:
@@ -223,12 +239,17 @@ def raise_if_refused(error: psycopg.Error, name: str) -> None:
             ["a synced table was altered or replaced on the target since the sync opened it"],
             cure="run the same command again; nothing was written",
         ) from None
+    if error.sqlstate == FIRES:
+        raise Outdated(
+            [f"{error.diag.message_primary} was created or enabled on the target since the sync opened it"],
+            cure="run the same command again, which disables it; nothing was written",
+        ) from None
     if error.sqlstate == TAKEN_OVER:
         raise CheckFailed(
             [f"another process has taken over the sync {name}: nothing was written"],
             cure="run a sync in only one process at a time",
         ) from None
-    for function in ("sync_check_epoch", "sync_check_shape", "sync_shape"):
+    for function in ("sync_check_epoch", "sync_check_tables", "sync_check_names", "sync_shape"):
         if not isinstance(error, psycopg.errors.UndefinedFunction) or f"trueup.{function}(" not in str(error):
             continue
         raise CheckFailed(

@@ -129,29 +129,76 @@ BEGIN
           WHERE a.attrelid = ANY (tables) AND a.attnum > 0),
         (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM pg_constraint k WHERE k.conrelid = ANY (tree)),
         (SELECT sum(hashtextextended(concat_ws(':', i.indexrelid, i.xmin), 0)) FROM pg_index i WHERE i.indrelid = ANY (tree)),
-        (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM pg_attrdef d WHERE d.adrelid = ANY (tables)),
+        (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM pg_attrdef d WHERE d.adrelid = ANY (tree)),
+        (SELECT sum(hashtextextended(concat_ws(':', s.oid, s.xmin), 0)) FROM pg_statistic_ext s WHERE s.stxrelid = ANY (tree)),
+        -- The checks of domains.
+        (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM pg_constraint k WHERE k.conrelid = 0),
         (SELECT sum(hashtextextended(concat_ws(':', e.oid, e.enumlabel), 0)) FROM pg_enum e));
 END
 $$;
 REVOKE ALL ON FUNCTION trueup.sync_shape(text, text[]) FROM PUBLIC;
 
--- The last statement before the end of a transaction that writes rows: the tables are locked by then.
-CREATE OR REPLACE FUNCTION trueup.sync_check_shape(sync text, names text[], shape text) RETURNS void
+-- The second statement of a transaction that writes rows, after sync_check_epoch. The lock on the tables comes first:
+-- until the end of the transaction, no other session can create or enable a trigger, a rule, a default value or a
+-- constraint. Code that was there before was checked when the shape was read, and triggers of others were disabled.
+CREATE OR REPLACE FUNCTION trueup.sync_check_tables(sync text, names text[], shape text, written text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    fired text;
 BEGIN
+    IF cardinality(written) > 0 THEN
+        EXECUTE format('LOCK TABLE %s IN ROW EXCLUSIVE MODE', array_to_string(written, ', '));
+    END IF;
     IF trueup.sync_shape(sync, names) IS DISTINCT FROM shape THEN
         RAISE EXCEPTION 'a synced table was altered or replaced' USING ERRCODE = 'TU002';
     END IF;
+    WITH RECURSIVE tree(oid) AS (
+        SELECT to_regclass(w)::oid FROM unnest(written) w
+        UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+    ), me AS (
+        SELECT bool_or(r.rolsuper) AS is_superuser, current_setting('session_replication_role') = 'replica' AS is_silent
+          FROM pg_roles r WHERE r.rolname IN (current_user, session_user)
+    ), fires AS (
+        SELECT format('the trigger %I', g.tgname) AS what, g.tgrelid AS relation, g.tgenabled AS state
+          FROM tree t JOIN pg_trigger g ON g.tgrelid = t.oid JOIN pg_proc p ON p.oid = g.tgfoid
+          JOIN pg_roles o ON o.oid = p.proowner CROSS JOIN me
+         WHERE (NOT g.tgisinternal OR g.tgparentid <> 0)
+           AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.oid = g.tgconstraint AND k.contype <> 't')
+           -- Triggers of trueup, unless a role could replace their functions that must not have the rights of this one.
+           AND NOT ((coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') = 'Tubes of trueup.'
+                     OR p.oid = to_regprocedure('trueup.switchover_guard()'))
+                    AND (o.rolsuper OR o.rolname = current_user OR NOT me.is_superuser))
+        UNION ALL
+        SELECT format('the rule %I', r.rulename), r.ev_class, r.ev_enabled
+          FROM tree t JOIN pg_rewrite r ON r.ev_class = t.oid WHERE r.ev_type <> '1'
+    )
+    SELECT format('%s of %s', f.what, f.relation::regclass) INTO fired FROM fires f, me
+     WHERE f.state = ANY (CASE WHEN me.is_silent THEN '{A,R}'::"char"[] ELSE '{O,A}' END) ORDER BY 1 LIMIT 1;
+    IF fired IS NOT NULL THEN
+        RAISE EXCEPTION '%', fired USING ERRCODE = 'TU003';
+    END IF;
 END
 $$;
-REVOKE ALL ON FUNCTION trueup.sync_check_shape(text, text[], text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION trueup.sync_check_tables(text, text[], text, text[]) FROM PUBLIC;
+
+-- The last statement of a transaction that writes rows. No lock keeps a schema from being renamed.
+CREATE OR REPLACE FUNCTION trueup.sync_check_names(names text[], shape text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF md5(ARRAY(SELECT to_regclass(n.name)::oid FROM unnest(names) WITH ORDINALITY n(name, at) ORDER BY n.at)::text)
+       IS DISTINCT FROM split_part(shape, '/', 1) THEN
+        RAISE EXCEPTION 'a synced table was replaced' USING ERRCODE = 'TU002';
+    END IF;
+END
+$$;
+REVOKE ALL ON FUNCTION trueup.sync_check_names(text[], text) FROM PUBLIC;
 
 -- name: uninstall
 DROP TABLE IF EXISTS trueup.sync_disabled;
 DROP TABLE IF EXISTS trueup.sync_large_objects;
 DROP TABLE trueup.copied, trueup.sync_tables, trueup.syncs, trueup.sync_mark;
-DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint), trueup.sync_check_shape(text, text[], text),
-    trueup.sync_shape(text, text[])
+DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint), trueup.sync_check_tables(text, text[], text, text[]),
+    trueup.sync_check_names(text[], text), trueup.sync_shape(text, text[])
 
 -- name: create
 INSERT INTO trueup.syncs (sync, id, source, phase, made_schema, no_owner, tables, named, left_out)
@@ -209,8 +256,15 @@ SELECT a.attrelid::bigint, a.attname::text, a.attnum::int,
 -- name: shape
 SELECT trueup.sync_shape(%(sync)s, %(names)s)
 
--- name: check_shape
-SELECT trueup.sync_check_shape(%(sync)s, %(names)s, %(shape)s)
+-- name: shapes
+-- Of single tables, without the sync.
+SELECT n, trueup.sync_shape('', ARRAY[n]) FROM unnest(%(names)s::text[]) n
+
+-- name: check_tables
+SELECT trueup.sync_check_tables(%(sync)s, %(names)s, %(shape)s, %(written)s)
+
+-- name: check_names
+SELECT trueup.sync_check_names(%(names)s, %(shape)s)
 
 -- name: set_mark
 UPDATE trueup.syncs SET round = %(round)s, token = %(token)s WHERE sync = %(sync)s
@@ -278,4 +332,5 @@ UPDATE trueup.switchover p SET token_hash = NULL
 -- name: is_complete
 SELECT to_regprocedure('trueup.sync_check_epoch(text, bigint)') IS NOT NULL AND to_regclass('trueup.sync_disabled') IS NOT NULL
        AND to_regprocedure('trueup.sync_shape(text, text[])') IS NOT NULL
-       AND to_regprocedure('trueup.sync_check_shape(text, text[], text)') IS NOT NULL
+       AND to_regprocedure('trueup.sync_check_tables(text, text[], text, text[])') IS NOT NULL
+       AND to_regprocedure('trueup.sync_check_names(text[], text)') IS NOT NULL

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from trueup.config.files import odd_character
@@ -90,6 +91,39 @@ def _wrong_file(path: Path, entry: os.DirEntry[str]) -> str:
     if not entry.is_file():
         return "is not a file (a broken link?)" if entry.is_symlink() else "is not a regular file"
     return "" if name.endswith(".parquet") else "has no name ending in .parquet. Rename or remove it"
+
+
+def common_schema(files: Sequence[Path]) -> StructType | None:
+    """Return the schema of these files if Spark has written all of them with the same one, else None.
+
+    With it, Spark need not run a job to find the schema. A file that cannot be read is left to Spark, which names it.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = set(pool.map(_spark_schema, files))
+    text = found.pop() if len(found) == 1 else None
+    return StructType.fromJson(json.loads(text)) if text else None
+
+
+def _spark_schema(path: Path) -> bytes | None:
+    try:
+        return (pq.read_metadata(path).metadata or {}).get(_SPARK_SCHEMA)
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+
+
+def write_empty(folder: Path, schema: StructType) -> bool:
+    """Write a Parquet file without rows as Spark would, without a job; return False if Arrow lacks one of its types."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        arrow = to_arrow_schema(schema)
+    except PySparkException:
+        return False
+    folder.mkdir(parents=True)
+    table = arrow.with_metadata({_SPARK_SCHEMA: schema.json().encode()}).empty_table()
+    pq.write_table(table, folder / "part-00000.snappy.parquet", store_schema=False)
+    (folder / _SUCCESS).touch()
+    return True
 
 
 def row_count(folder: Path) -> int:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from support.fixtures import Put, Spark
+from trueup.engine.bulk_session import changed_settings
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog import state as state_module
 from trueup.verbs.difflog.chunks import read_source
 from trueup.verbs.difflog.clickhouse import open_target
-from trueup.verbs.difflog.counts import write_rows
 from trueup.verbs.difflog.frame import run_frame
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.prepare import SORTED
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
 from trueup.verbs.difflog_ends.prove import prove_clickhouse
@@ -265,7 +266,7 @@ def test_only_files_with_matching_key_ranges_are_read(
     assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in costs.items())
 
 
-def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: DiffLogConfig, put: Put) -> None:
+def test_a_run_shuffles_its_inputs_once_and_runs_no_python(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     put("a", "visit", [_visit(1, 1)])
     run(spark, replace(log, target=Target()))
     put("b", "visit", [_visit(1, 2), _visit(2, 1)])
@@ -276,26 +277,32 @@ def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: Dif
     facts = {"state_version": table.version(), "today": "2026-01-01", "rejoin_late": False}
     found = {each: read_source(spark, log, Path(log.work), ["b"], each) for each in SCHEMAS}
     frames = {source: frame for source, frame in found.items() if frame is not None}
-    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    try:
-        frame = run_frame(spark, log, table, runs.new(2, facts), frames)
+    with changed_settings(spark, SORTED):
+        frame = run_frame(spark, log, table, runs.new(2, {**facts, "outputs": {}}), frames)
         frame.unpersist()
         plan = frame.data._jdf.queryExecution().executedPlan().toString()
-    finally:
-        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
-    # The keys, the state and three sides: five shuffles for four joins.
-    assert plan.count("SortMergeJoin") == 4
-    assert plan.count("Exchange hashpartitioning") == 5
-    assert "Cartesian" not in plan
-    assert "NestedLoop" not in plan
+    assert plan.count("Exchange hashpartitioning") == 1, plan
+    assert plan.count("Sort [") == 1
+    assert "Join" not in plan
     assert "Python" not in plan
 
 
-def test_an_output_without_rows_is_not_computed(spark: Spark, tmp_path: Path) -> None:
-    frame = spark.range(1).selectExpr("id", "CAST(raise_error('computed') AS ARRAY<INT>) AS goals")
-    write_rows(frame, tmp_path / "empty", 0)
-    read = spark.read.parquet(str(tmp_path / "empty"))
-    assert (read.schema.simpleString(), read.count()) == (frame.schema.simpleString(), 0)
+def test_a_run_needs_few_queries_and_an_output_without_rows_none(spark: Spark, log: DiffLogConfig, put: Put) -> None:
+    put("a", "visit", [_visit(1, 1), _visit(2, 1)])
+    log = replace(log, target=Target())
+    run(spark, log)
+    put("b", "visit", [_visit(1, 2), _visit(3, 1)])
+    put("b", "conv", [(1, 2, [7], 1.5), (2, 1, [8], 2.5)])
+    put("b", "cost", [(2, 1, 1.5)])
+    queries = spark._jsparkSession.sharedState().statusStore()
+    before = queries.executionsCount()
+    folder = Path(run(spark, log).folder)
+    # The files of the state, the frame, old states, signed logs, states of the steps, wide log, and the new states.
+    assert queries.executionsCount() - before <= 7
+    late = spark.read.parquet(str(folder / "late" / "cost"))
+    assert (late.schema.simpleString(), late.count()) == (
+        "struct<id:bigint,F:bigint,newest_version:bigint,reason:string,cost:double>", 0,
+    )  # fmt: skip
 
 
 def test_any_delta_reader_can_open_the_state(spark: Spark, log: DiffLogConfig, put: Put) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.config.files import make_folder, rename_folder
+from trueup.engine.parquet_files import common_schema
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.model import FOLDERS_OF_JOIN, REJOINED, DiffLogConfig
@@ -81,13 +82,20 @@ def read_source(
     session: SparkSession, difflog: DiffLogConfig, work: Path, names: Sequence[str], source: str
 ) -> DataFrame | None:
     """Read the rows of one source from all chunk sets of a run; None if no set has a file of it."""
-    folders = [chunk_folder(work) / name / source for name in names]
-    paths = [str(folder) for folder in folders if any(folder.glob("*.parquet"))]
-    if not paths:
+    files = source_files(work, names, source)
+    if not files:
         return None
+    paths = [str(folder) for folder in dict.fromkeys(file.parent for file in files)]
+    schema = common_schema(files)
     # Later chunks may have more columns: their schemas are merged.
-    frame: DataFrame = session.read.option("mergeSchema", "true").parquet(*paths)
+    reader = session.read.schema(schema) if schema else session.read.option("mergeSchema", "true")
+    frame: DataFrame = reader.parquet(*paths)
     return frame
+
+
+def source_files(work: Path, names: Sequence[str], source: str) -> list[Path]:
+    """Return the files of one source in these chunk sets."""
+    return [file for name in names for file in sorted((chunk_folder(work) / name / source).glob("*.parquet"))]
 
 
 def typed_keys(

@@ -3,53 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
-from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from trueup.verbs.difflog.merge import col
-from trueup.verbs.difflog.step import StepColumns, is_late, is_unchanged
+from trueup.verbs.difflog.step import StateColumns, StepColumns, is_late, is_unchanged
 
 
 @dataclass(frozen=True)
 class StepCounts:
-    """The keys whose state a step changed or did not change, and its late rows (refused ones too, at least)."""
+    """The keys whose state a step changed or not, and those with late rows; the updates, and their fast versions."""
 
-    changed: int
-    unchanged: int
-    late: int
+    changed: int = 0
+    unchanged: int = 0
+    late: int = 0
+    updates: int = 0
+    lowest: int | None = None
+    highest: int | None = None
+    # Updates that cannot be used.
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one query over a frame has counted: keys that have a state, the steps, and further values by name."""
+
+    known: int = 0
+    steps: Mapping[str, StepCounts] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def count_rows(
-    data: DataFrame, steps: Mapping[str, StepColumns], refused: Mapping[str, DataFrame]
-) -> dict[str, StepCounts]:
-    """Count the rows of all steps of a frame."""
-    conditions: list[tuple[str, str, Column]] = []
-    for source, step in steps.items():
-        conditions += [(source, "changed", col(step.applied)), (source, "unchanged", is_unchanged(step))]
-        conditions.append((source, "late", is_late(step)))
-    entries = [
-        f.struct(f.lit(source).alias("source"), f.lit(kind).alias("kind"), f.count(f.when(condition, 1)).alias("n"))
-        for source, kind, condition in conditions
-    ]
-    parts = [data.agg(f.array(*entries).alias("all")).select(f.explode("all").alias("e")).select("e.*")]
-    parts += [
-        frame.agg(f.lit(source).alias("source"), f.lit("late").alias("kind"), f.count("*").alias("n"))
-        for source, frame in refused.items()
-    ]
-    totals = {(source, kind): 0 for source, kind, _ in conditions}
-    for row in reduce(lambda one, other: one.union(other), parts).collect():
-        totals[row["source"], row["kind"]] += row["n"]
-    return {
-        source: StepCounts(*[totals[source, kind] for kind in ("changed", "unchanged", "late")]) for source in steps
-    }
+    data: DataFrame, first: StateColumns, steps: Mapping[str, StepColumns], more: Mapping[str, Column]
+) -> Counts:
+    """Count the rows of all steps of a frame; `more` are further aggregates."""
+    values: list[Column] = [f.count(col(first.fast))]
+    for step in steps.values():
+        conditions = (col(step.applied), is_unchanged(step), is_late(step))
+        values += [f.count(f.when(condition, 1)) for condition in conditions]
+        values += [f.coalesce(f.sum(col(step.rows)), f.lit(0)), f.min(col(step.lowest)), f.max(col(step.highest))]
+    every = [*values, *more.values()]
+    found = iter(data.agg(*[value.alias(f"v{number}") for number, value in enumerate(every)]).collect()[0])
+    known = next(found)
+    counted = {source: StepCounts(*[next(found) for _ in range(6)]) for source in steps}
+    return Counts(known, counted, {name: next(found) for name in more})
 
 
-def write_rows(frame: DataFrame, folder: Path, rows: int) -> None:
-    """Write a frame as Parquet; if it is known to have no rows, without computing it."""
-    if not rows:
-        frame = frame.sparkSession.createDataFrame([], frame.schema).coalesce(1)
-    frame.write.parquet(str(folder))
+def count_refused(refused: Mapping[str, DataFrame]) -> dict[str, int]:
+    """Count the rows of these frames in one query."""
+    parts = [frame.agg(f.lit(source).alias("source"), f.count("*").alias("n")) for source, frame in refused.items()]
+    rows = reduce(lambda one, other: one.union(other), parts).collect() if parts else []
+    return {row["source"]: row["n"] for row in rows}

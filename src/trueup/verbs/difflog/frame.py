@@ -1,27 +1,30 @@
 """The frame of a run: one row per key of the chunks, with old state, updates, and the state after each step.
 
-Each side is shuffled by key once and the joins keep this partitioning, so the run is one pass over its inputs; the
-outputs are projections of the frame. The frame is deterministic: a run that continues after a kill computes it again.
+All inputs are shuffled and sorted by key together, once; the outputs are projections of the frame. The frame is
+deterministic: a run that continues after a kill computes it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from dataclasses import dataclass, field
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from trueup.verbs.difflog import chunks
-from trueup.verbs.difflog.counts import StepCounts, count_rows
+from trueup.verbs.difflog.counts import Counts
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import col, cols, quoted, time_columns
+from trueup.verbs.difflog.merge import col, collected, cols, element, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
 from trueup.verbs.difflog.state import StateTable
-from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, collected_updates, old_states, updated_columns
+from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, old_states, updated_columns, updates_name
 from trueup.verbs.difflog.widen import Glue, glue, old_values, unpacked
+
+# The old state of a key, while the inputs are shuffled.
+_STATE = "__trueup_state"
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,6 @@ class RunFrame:
     """The frame, and the names of the columns that hold each step and its states."""
 
     data: DataFrame
-    keys: DataFrame
     first: StateColumns
     steps: Mapping[str, StepColumns]
     options: Mapping[str, StepOptions]
@@ -37,24 +39,18 @@ class RunFrame:
     glue: Glue
     # The files of the state table that may contain one of the keys.
     files: tuple[str, ...]
-
-    @cached_property
-    def counts(self) -> dict[str, StepCounts]:
-        """The rows of the outputs of each step."""
-        return count_rows(self.data, self.steps, self.refused)
+    counts: Counts = field(default_factory=Counts)
 
     def unpersist(self) -> None:
         """Release the cached data."""
         self.data.unpersist()
-        self.keys.unpersist()
 
 
 def run_frame(
     session: SparkSession, difflog: DiffLogConfig, table: StateTable, run: Run, frames: Mapping[str, DataFrame]
 ) -> RunFrame:
     """Join the inputs of a run, and add the columns of all its steps."""
-    keys = _keys(difflog, frames).persist()
-    states, files = _old_states(session, difflog, table, run, keys, frames)
+    states, files = _old_states(session, difflog, table, run, frames)
     options = {source: _options(difflog, run, source) for source in frames}
     updates = {source: _updates(difflog, run, source, frame) for source, frame in frames.items()}
     columns = {source: _slow_columns(difflog, source, frame, options[source]) for source, frame in updates.items()}
@@ -62,16 +58,14 @@ def run_frame(
     values = glue(difflog, states.schema, frames[difflog.entity.name] if visits is not None else None)
     some = next(iter(options.values()))
     old, first = old_states(states, some, old_values(difflog, values, states.schema))
-    data = keys.join(old, list(difflog.entity.key), "left")
-    for number, (source, frame) in enumerate(updates.items(), 1):
-        data = data.join(collected_updates(frame, options[source], number), list(difflog.entity.key), "left")
+    data = _grouped(difflog, old, updates, options)
     before, steps = first, {}
     for number, source in enumerate(updates, 1):
         data, steps[source] = advance(data, before, first.fast, columns[source], options[source], number)
         before = steps[source].after
     data = unpacked(data, values, steps[difflog.entity.name].newest if visits is not None else "")
     refused = {source: _refused(difflog, run, frame) for source, frame in frames.items()}
-    return RunFrame(data.persist(), keys, first, steps, options, refused, values, tuple(files))
+    return RunFrame(data.persist(), first, steps, options, refused, values, tuple(files))
 
 
 def without_expired(states: DataFrame, run: Run) -> DataFrame:
@@ -82,11 +76,32 @@ def without_expired(states: DataFrame, run: Run) -> DataFrame:
     return states.where(f.col(EXPIRES).isNull() | (f.col(EXPIRES) >= today))
 
 
+def _grouped(
+    difflog: DiffLogConfig, old: DataFrame, updates: Mapping[str, DataFrame], options: Mapping[str, StepOptions]
+) -> DataFrame:
+    """Return one row per key of the updates: its old state, and its updates as one array per source."""
+    key = cols(difflog.entity.key)
+    fields = [name for name in old.columns if name not in difflog.entity.key]
+    parts, arrays = [old.select(*key, f.struct(*cols(fields)).alias(_STATE))], []
+    for number, (source, frame) in enumerate(updates.items(), 1):
+        arrays.append(updates_name(number))
+        parts.append(frame.select(*key, element(frame, options[source]).alias(arrays[-1])))
+    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    # Shuffled before, not after a first aggregation: most keys have one row per source.
+    groups = every.repartition(*key).groupBy(*key)
+    rows = groups.agg(
+        f.first(_STATE, ignorenulls=True).alias(_STATE), *[collected(name).alias(name) for name in arrays]
+    )
+    has_updates = reduce(lambda one, other: one | other, [col(name).isNotNull() for name in arrays])
+    state = [f.col(_STATE).getField(name).alias(name) for name in fields]
+    return rows.where(has_updates).select(*key, *state, *cols(arrays))
+
+
 def _keys(difflog: DiffLogConfig, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Return every key of the chunks, once."""
+    """Return the keys of the chunks; a key may be there more than once."""
     usable = [frame.where(chunks.unusable(difflog).isNull()) for frame in frames.values()]
     names = cols(difflog.entity.key)
-    return reduce(lambda one, other: one.union(other), [frame.select(*names) for frame in usable]).distinct()
+    return reduce(lambda one, other: one.union(other), [frame.select(*names) for frame in usable])
 
 
 def _old_states(
@@ -94,7 +109,6 @@ def _old_states(
     difflog: DiffLogConfig,
     table: StateTable,
     run: Run,
-    keys: DataFrame,
     frames: Mapping[str, DataFrame],
 ) -> tuple[DataFrame, list[str]]:
     """Read the files of the state table that may contain these keys; return their states and their paths."""
@@ -104,7 +118,7 @@ def _old_states(
         paths = set(before["files"])
         files = [file for file in every if file.path in paths]
     else:
-        files = table.files_for(keys, every)
+        files = table.files_for(_keys(difflog, frames), every) if every else []
     schema = table.schema() or _first_schema(difflog, frames)
     return without_expired(table.read(session, files, schema), run), [file.path for file in files]
 

@@ -112,11 +112,8 @@ def time_columns(options: StepOptions) -> set[str]:
     return {rule.by for rule in options.rules.values() if rule.name == "last"}
 
 
-def collected(updates: DataFrame, options: StepOptions) -> DataFrame:
-    """Return one row per key with all its updates in the array `ALL`, from the oldest to the newest.
-
-    An element has the fast version `F`, whether it deletes the entity (`gone`), and all columns (`d`).
-    """
+def element(updates: DataFrame, options: StepOptions) -> Column:
+    """Return an update as a struct: `F`, whether it deletes the entity (`gone`), all columns (`d`), and its `rank`."""
     skip = {*options.key, options.fast_version}
     columns = [name for name in updates.columns if name not in skip]
     fast = col(options.fast_version).cast("long")
@@ -127,12 +124,21 @@ def collected(updates: DataFrame, options: StepOptions) -> DataFrame:
     tie = f.xxhash64(*cols(name for name in columns if "map<" not in _type(updates, name)), f.lit(0))
     rank = f.struct(fast.alias("f"), *[column.alias("o") for column in order], gone.alias("g"), tie.alias("t"))
     data = f.struct(*cols(columns), f.lit(None).cast("boolean").alias(NOTHING))
-    element = f.struct(fast.alias("F"), gone.alias("gone"), data.alias("d"), rank.alias("rank"))
-    every = updates.groupBy(*cols(options.key)).agg(f.collect_list(element).alias(ALL))
-    by_rank = f.expr(
-        f"array_sort({ALL}, (l, r) -> CASE WHEN l.rank < r.rank THEN -1 WHEN l.rank > r.rank THEN 1 ELSE 0 END)"
+    return f.struct(fast.alias("F"), gone.alias("gone"), data.alias("d"), rank.alias("rank"))
+
+
+def collected(name: str) -> Column:
+    """Return the elements of a key in this column as an array, from the oldest to the newest; NULL if it has none."""
+    every = f.collect_list(quoted(name))
+    by_rank = f.array_sort(
+        every,
+        lambda one, other: (
+            f.when(one.getField("rank") < other.getField("rank"), -1)
+            .when(one.getField("rank") > other.getField("rank"), 1)
+            .otherwise(0)
+        ),
     )
-    return every.withColumn(ALL, f.when(f.size(ALL) == 1, f.col(ALL)).otherwise(by_rank))
+    return f.when(f.size(every) == 1, every).when(f.size(every) > 1, by_rank)
 
 
 def folded_sql(array: str, types: Mapping[str, str], options: StepOptions) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial, reduce
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from trueup.engine.progress import Progress
 from trueup.errors import StoreError
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
-from trueup.verbs.difflog.counts import write_rows
 from trueup.verbs.difflog.frame import RunFrame, without_expired
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.mark import set_mark
@@ -23,6 +21,7 @@ from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
 from trueup.verbs.difflog.state import DataFile, StateTable
 from trueup.verbs.difflog.step import diff, late, new_only, states_at, unchanged
+from trueup.verbs.difflog.together import Output, write_together
 from trueup.verbs.difflog.widen import fast_state, fast_version_of_values, widen
 
 ROWS_PER_FILE = 500_000
@@ -33,73 +32,65 @@ def write_old_states(difflog: DiffLogConfig, table: StateTable, run: Run, frame:
     options = difflog.step_options()
     known = frame.data.where(col(frame.first.fast).isNotNull())
     fast = fast_state(frame.glue, old=True)
-    with run.output("diff_log_0_state") as folder:
-        more, versions = ([fast] if fast is not None else []), fast_version_of_values(old=True)
-        states_at(known, frame.first, options, more, versions).write.parquet(str(folder))
+    more, versions = ([fast] if fast is not None else []), fast_version_of_values(old=True)
+    states = states_at(known, frame.first, options, more, versions)
+    write_together(run, [Output("diff_log_0_state", states, frame.counts.known)])
     of = len(table.files(run.facts["state_version"]))
     run.done("diff_log_0_state", files=list(frame.files), of=of, **_size(run.path("diff_log_0_state")))
 
 
-def write_step(
-    session: SparkSession, difflog: DiffLogConfig, run: Run, source: str, frame: RunFrame, name: str
-) -> None:
-    """Write one step: the signed log, the changed states, all states, and the late rows."""
-    step, options, counts = frame.steps[source], frame.options[source], frame.counts[source]
-    folder = f"processing/{difflog.entity.name}_{source}"
-    late_rows = late(frame.data, step, options).unionByName(frame.refused[source], allowMissingColumns=True)
-    _in_parallel(
-        partial(_write, run, f"{folder}/visit_log_slow", diff(frame.data, step, options), counts.changed),
-        partial(_write_states, run, folder, name, frame, source),
-        partial(_write, run, f"late/{source}", late_rows, counts.late),
-    )
-    signed = _size(run.path(f"{folder}/visit_log_slow"))
-    reasons = _reasons(session, run.path(f"late/{source}"))
+def write_steps(difflog: DiffLogConfig, run: Run, frame: RunFrame, progress: Progress) -> None:
+    """Write the steps: of each the signed log, the changed states, all states, and the late rows."""
+    names = {source: f"diff_log_{number}_{source}" for number, source in enumerate(frame.steps, 1)}
+    waiting = [source for source, name in names.items() if not run.has(name)]
+    write_together(run, [one for source in waiting for one in _outputs_of_step(difflog, frame, source, names[source])])
+    for source, name in names.items():
+        if source in waiting:
+            _note_step(difflog, run, source, name)
+        progress.advance()
+
+
+def _outputs_of_step(difflog: DiffLogConfig, frame: RunFrame, source: str, name: str) -> Iterator[Output]:
+    step, options, counts = frame.steps[source], frame.options[source], frame.counts.steps[source]
+    place = _place(difflog, source)
+    yield Output(f"{place}/visit_log_slow", diff(frame.data, step, options), counts.changed)
+    new = f"{place}/visits_patched_new_only"
+    yield Output(new, new_only(frame.data, step, options), counts.changed)
+    # All states: the files of the changed states are linked, not written twice.
+    yield Output(f"{name}/visits_patched", unchanged(frame.data, step, options), counts.unchanged, linked=new)
+    late_rows = late(frame.data, step, options)
+    if counts.refused:
+        late_rows = late_rows.unionByName(frame.refused[source], allowMissingColumns=True)
+    yield Output(f"late/{source}", late_rows, counts.late + counts.refused)
+
+
+def _place(difflog: DiffLogConfig, source: str) -> str:
+    return f"processing/{difflog.entity.name}_{source}"
+
+
+def _note_step(difflog: DiffLogConfig, run: Run, source: str, name: str) -> None:
+    """Record that a step is complete."""
+    place = _place(difflog, source)
+    signed = _size(run.path(f"{place}/visit_log_slow"))
+    reasons = _reasons(run.path(f"late/{source}"))
     run.done(
         name,
         diff=signed["rows"],
-        new=_size(run.path(f"{folder}/visits_patched_new_only"))["rows"],
+        new=_size(run.path(f"{place}/visits_patched_new_only"))["rows"],
         late=sum(reasons.values()),
         late_reasons=reasons,
         bytes=signed["bytes"],
     )
 
 
-def _write(run: Run, name: str, frame: DataFrame, rows: int) -> None:
-    with run.output(name) as folder:
-        write_rows(frame, folder, rows)
-
-
-def _write_states(run: Run, place: str, name: str, frame: RunFrame, source: str) -> None:
-    """Write the changed states, and all states: the files of the changed states are linked, not written twice."""
-    step, options, counts = frame.steps[source], frame.options[source], frame.counts[source]
-    _write(run, f"{place}/visits_patched_new_only", new_only(frame.data, step, options), counts.changed)
-    with run.output(f"{name}/visits_patched") as folder:
-        write_rows(unchanged(frame.data, step, options), folder, counts.unchanged)
-        for file in run.path(f"{place}/visits_patched_new_only").glob("*.parquet"):
-            _link(file, folder / f"new-{file.name}")
-
-
-def _link(file: Path, target: Path) -> None:
-    """Hard-link a file, or copy it if the file system does not support links."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copyfile(file, target)
-
-
-def _in_parallel(*jobs: Callable[[], None]) -> None:
-    """Run Spark jobs in parallel, so that one is planned while another computes. Raises the first error."""
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        for done in [pool.submit(job) for job in jobs]:
-            done.result()
-
-
-def _reasons(session: SparkSession, folder: Path) -> dict[str, int]:
+def _reasons(folder: Path) -> dict[str, int]:
     """Return the number of late rows per reason."""
-    if not _size(folder)["rows"]:
-        return {}
-    counts = session.read.parquet(str(folder)).groupBy("reason").agg(f.count("*")).collect()
-    return {row[0]: row[1] for row in counts}
+    counts: Counter[str] = Counter()
+    for path in folder.glob("*.parquet"):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=["reason"]) if file.metadata.num_rows else ():
+                counts.update({one["values"]: one["counts"] for one in batch.column(0).value_counts().to_pylist()})
+    return dict(counts)
 
 
 def wide_log(difflog: DiffLogConfig, frame: RunFrame) -> DataFrame:
@@ -163,7 +154,9 @@ def _new_states(
     states = states_at(known, last, difflog.step_options(), more, fast_version_of_values())
     schema = table.schema()
     if schema is not None and removed:
-        untouched = table.read(session, removed, schema).join(frame.keys, list(difflog.entity.key), "left_anti")
+        untouched = table.read(session, removed, schema).join(
+            frame.data.select(*cols(difflog.entity.key)), list(difflog.entity.key), "left_anti"
+        )
         states = states.unionByName(untouched, allowMissingColumns=True)
     if difflog.state.ttl_days:
         states = states.withColumn(EXPIRES, expires(difflog, states))

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from trueup.engine.bulk_session import changed_settings
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog import chunks, input_checks, outputs, value_checks
+from trueup.verbs.difflog.counts import Counts, count_refused
 from trueup.verbs.difflog.frame import RunFrame, run_frame
 from trueup.verbs.difflog.manifest import Run, Runs
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.record import LogRecord
 from trueup.verbs.difflog.state import StateTable
+
+# Arrays of updates are collected from sorted rows: a hash table of them would be sorted after its first 128 keys.
+SORTED = {"spark.sql.execution.useObjectHashAggregateExec": "false"}
 
 
 @contextmanager
@@ -33,10 +40,11 @@ def prepared(
             input_checks.check_unchanged(difflog, runs.work, current.facts["files"], current.number)
         updates = _read_updates(session, difflog, runs, current.facts)
         updates = chunks.typed_keys(difflog, updates, table.schema())
-        value_checks.check_versions(difflog, updates)
-        frame = run_frame(session, difflog, table, current, updates)
+        with changed_settings(session, SORTED):
+            frame = run_frame(session, difflog, table, current, updates)
+            counts = _counts(difflog, updates, frame)
         try:
-            value_checks.check_values(difflog, updates, frame)
+            frame = replace(frame, counts=_with_refused(counts, frame, runs, current.facts))
             wide = outputs.wide_log(difflog, frame)
             outputs.check_table(difflog, wide)
             if is_new:
@@ -45,6 +53,27 @@ def prepared(
             yield frame, wide
         finally:
             frame.unpersist()
+
+
+def _counts(difflog: DiffLogConfig, updates: dict[str, DataFrame], frame: RunFrame) -> Counts:
+    """Compute the frame and check its values; after an error nothing of it stays in memory."""
+    try:
+        return value_checks.check_values(difflog, updates, frame)
+    except BaseException:
+        frame.unpersist()
+        raise
+
+
+def _with_refused(counts: Counts, frame: RunFrame, runs: Runs, facts: dict[str, Any]) -> Counts:
+    """Add the numbers of refused rows; they are counted only where the frame has fewer rows than the files."""
+    unknown = {}
+    for source, found in counts.steps.items():
+        files = chunks.source_files(runs.work, facts["chunks"], source)
+        if facts["late_from"] or found.updates != sum(pq.read_metadata(file).num_rows for file in files):
+            unknown[source] = frame.refused[source]
+    refused = count_refused(unknown)
+    steps = {source: replace(found, refused=refused.get(source, 0)) for source, found in counts.steps.items()}
+    return replace(counts, steps=steps)
 
 
 def _read_updates(

@@ -96,11 +96,7 @@ def _write_outputs(
     if not current.has("diff_log_0_state"):
         outputs.write_old_states(difflog, table, current, frame)
     progress.advance()
-    for number, source in enumerate(frame.steps, 1):
-        name = f"diff_log_{number}_{source}"
-        if not current.has(name):
-            outputs.write_step(session, difflog, current, source, frame, name)
-        progress.advance()
+    outputs.write_steps(difflog, current, frame, progress)
     if not current.has("visit_log_wide"):
         outputs.write_wide_log(current, wide)
     progress.advance()

@@ -22,6 +22,7 @@ from trueup.verbs.difflog.merge import (
     col,
     collected,
     cols,
+    element,
     folded_sql,
     plus_since_sql,
     plus_sql,
@@ -67,6 +68,10 @@ class StepColumns:
     applied: str
     late: str
     newest: str
+    # The number of updates, and their lowest and highest fast version.
+    rows: str
+    lowest: str
+    highest: str
 
 
 def step(previous: DataFrame, updates: DataFrame, options: StepOptions) -> tuple[DataFrame, DataFrame, DataFrame]:
@@ -81,7 +86,10 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
     fast version and any columns, including new ones. Updates older than the state are only in `late`.
     """
     states, before = old_states(previous, options)
-    both = states.join(collected_updates(updates, options, 1), list(options.key), "full_outer")
+    name = updates_name(1)
+    collection = updates.select(*cols(options.key), element(updates, options).alias(name))
+    collection = collection.groupBy(*cols(options.key)).agg(collected(name).alias(name))
+    both = states.join(collection, list(options.key), "full_outer")
     frame, taken = advance(both, before, before.fast, updated_columns(updates, options), options, 1)
     return Step(
         diff=diff(frame, taken, options),
@@ -132,9 +140,9 @@ def updated_columns(updates: DataFrame, options: StepOptions) -> list[str]:
     return [name for name in updates.columns if name not in reserved]
 
 
-def collected_updates(updates: DataFrame, options: StepOptions, number: int) -> DataFrame:
-    """Return the updates of each key as an array, with the number of the step in the column name."""
-    return collected(updates, options).withColumnRenamed(ALL, _in(number, ALL))
+def updates_name(number: int) -> str:
+    """Return the column of a frame with the updates of a step as an array, from the oldest to the newest."""
+    return _in(number, ALL)
 
 
 def advance(
@@ -159,11 +167,13 @@ def advance(
         {name: _after(number, name) if name in touched else before.columns[name] for name in types},
         {name: _after(number, since(name)) if name in touched else before.since[name] for name in versions},
     )
-    taken = StepColumns(before, after, _in(number, "is applied"), names.late, _in(number, "newest"))
+    of_updates = [_in(number, name) for name in ("is applied", "newest", "rows", "lowest", "highest")]
+    taken = StepColumns(before, after, of_updates[0], names.late, *of_updates[1:])
     kept = [name for name in frame.columns if name != names.every]
     # Only the values of the fast supplier are taken from the newest update.
     kept += [names.now_cleared, taken.applied, taken.late, *([taken.newest] if options.of_entity else [])]
     slow, newest = col(before.slow), col(taken.newest).getField("F")
+    every = quoted(names.every)
     has_updates, is_gone = col(_in(number, "has updates")), col(names.deletion).isNotNull()
     was_deleted = f.coalesce(col(before.deleted), f.lit(False))
     stepped = merged.select(
@@ -171,6 +181,9 @@ def advance(
         f.greatest(col(before.fast), newest).alias(after.fast),
         f.when(col(taken.applied), 1 + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
         f.when(has_updates, f.lit(False)).otherwise(is_gone | was_deleted).alias(after.deleted),
+        f.expr(f"coalesce(size({every}), 0)").alias(taken.rows),
+        f.expr(f"get({every}, 0).F").alias(taken.lowest),
+        f.expr(f"get({every}, size({every}) - 1).F").alias(taken.highest),
         *_values(taken, types, touched, columns, options, has_updates, is_gone),
     )
     return stepped, taken

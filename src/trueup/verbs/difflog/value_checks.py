@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StructType, TimestampNTZType, TimestampType
 
 from trueup.errors import CheckFailed
+from trueup.verbs.difflog.counts import Counts, count_rows
 from trueup.verbs.difflog.frame import RunFrame
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.merge import col, cols, quoted
@@ -24,17 +25,17 @@ _FIRST, _END = "1900-01-01", "2300-01-01"
 _LONGEST = 2**63 - 1
 _CURE = "nothing was written; correct the value or the rule of the column, then run again"
 _FILE = "file of the value"
+_SLOWEST = "highest slow version"
 
 
-def check_versions(difflog: DiffLogConfig, updates: Mapping[str, DataFrame]) -> None:
+def _check_versions(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], counts: Counts) -> None:
     """Raise CheckFailed if a fast version is negative or reaches the multiplier: it would be read as a slow version."""
     fast = col(difflog.entity.fast_version).cast("long")
     wrong = (fast >= difflog.multiplier) | (fast < 0)
-    found = [frame.agg(f.lit(source).alias("source"), f.max(wrong).alias("wrong")) for source, frame in updates.items()]
     reasons = []
-    for row in reduce(lambda one, other: one.union(other), found).collect() if found else []:
-        if row["wrong"]:
-            example = _example(difflog, updates[row["source"]], difflog.entity.fast_version, wrong)
+    for source, found in counts.steps.items():
+        if (found.lowest or 0) < 0 or (found.highest or 0) >= difflog.multiplier:
+            example = _example(difflog, updates[source], difflog.entity.fast_version, wrong)
             reasons.append(f"{example} is not from 0 to below the multiplier {difflog.multiplier}")
     if reasons:
         raise CheckFailed(
@@ -43,24 +44,27 @@ def check_versions(difflog: DiffLogConfig, updates: Mapping[str, DataFrame]) -> 
         )
 
 
-def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame: RunFrame) -> None:
-    """Compute the frame, and raise CheckFailed for a value that is out of range, in ClickHouse or in Spark."""
+def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame: RunFrame) -> Counts:
+    """Compute the frame, count its rows, and raise CheckFailed for a value out of range, in ClickHouse or in Spark."""
     last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
     tested = _tested(frame) if difflog.target.table else {}
-    parts = [f.max(condition).alias(column) for column, condition in tested.items()]
+    parts = {_SLOWEST: f.max(col(last.slow)), **{name: f.max(condition) for name, condition in tested.items()}}
     try:
-        row = frame.data.agg(f.max(col(last.slow)).alias(_FILE), *parts).collect()[0]
+        counts = count_rows(frame.data, frame.first, frame.steps, parts)
     except PySparkException as error:
         raise _overflow(difflog, updates, frame, error) or error from None
-    if (row[_FILE] or 0) > (_LONGEST - difflog.multiplier) // difflog.multiplier:
+    _check_versions(difflog, updates, counts)
+    slow = counts.more[_SLOWEST] or 0
+    if slow > (_LONGEST - difflog.multiplier) // difflog.multiplier:
         raise CheckFailed(
-            [f"slow version {row[_FILE]} times the multiplier {difflog.multiplier} is too large for a version"],
+            [f"slow version {slow} times the multiplier {difflog.multiplier} is too large for a version"],
             cure="nothing was written; start a new log with a smaller multiplier",
         )
-    wrong = [column for column in tested if row[column]]
+    wrong = [column for column in tested if counts.more[column]]
     if wrong:
         reasons = [_out_of_range(difflog, updates, frame, column, tested[column]) for column in wrong[:5]]
         raise CheckFailed(list(dict.fromkeys(reasons)), cure=_CURE)
+    return counts
 
 
 def _tested(frame: RunFrame) -> dict[str, Column]:

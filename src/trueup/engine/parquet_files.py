@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from trueup.config.files import odd_character
 from trueup.errors import ConfigError
@@ -30,6 +30,13 @@ _SIMPLE = {
     **{"uint8": "smallint", "uint16": "int", "uint32": "bigint", "uint64": "decimal(20,0)"},
     **{"float": "float", "double": "double", "string": "string", "large_string": "string", "string_view": "string"},
     **{"binary": "binary", "large_binary": "binary", "binary_view": "binary", "date32[day]": "date"},
+}
+
+_ARROW = {
+    **{"boolean": pa.bool_(), "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64()},
+    **{"float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary()},
+    **{"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")},
+    "void": pa.null(),
 }
 
 
@@ -112,16 +119,15 @@ def _spark_schema(path: Path) -> bytes | None:
 
 
 def write_empty(folder: Path, schema: StructType) -> bool:
-    """Write a Parquet file without rows as Spark would, without a job; return False if Arrow lacks one of its types."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    try:
-        arrow = to_arrow_schema(schema)
-    except PySparkException:
+    """Write a Parquet file without rows as Spark would, without a job; return False if a type is not one of Arrow."""
+    kinds = {field.name: arrow_type(field.dataType) for field in schema.fields}
+    if None in kinds.values():
         return False
+    arrow = pa.schema([pa.field(field.name, kinds[field.name], field.nullable) for field in schema.fields])
     folder.mkdir(parents=True)
-    table = arrow.with_metadata({_SPARK_SCHEMA: schema.json().encode()}).empty_table()
-    pq.write_table(table, folder / "part-00000.snappy.parquet", store_schema=False)
+    with pq.ParquetWriter(folder / "part-00000.snappy.parquet", arrow, store_schema=False) as file:
+        file.add_key_value_metadata({_SPARK_SCHEMA: schema.json().encode()})
+        file.write_table(arrow.empty_table())
     (folder / _SUCCESS).touch()
     return True
 
@@ -244,6 +250,25 @@ def spark_type(kind: pa.DataType) -> str | None:
         names = [one.name.replace("{", "{{").replace("}", "}}") for one in fields]
         return _nested(f"struct<{','.join(f'{name}:{{}}' for name in names)}>", [one.type for one in fields])
     return None
+
+
+def arrow_type(kind: DataType) -> pa.DataType | None:
+    """Return the Arrow type whose Parquet column Spark reads as this type, or None if there is none."""
+    spec: Any = kind
+    name = kind.typeName()
+    if name == "decimal":
+        return pa.decimal128(spec.precision, spec.scale)
+    if name == "array":
+        inner = arrow_type(spec.elementType)
+        return inner and pa.list_(pa.field("element", inner, spec.containsNull))
+    if name == "map":
+        key, value = arrow_type(spec.keyType), arrow_type(spec.valueType)
+        return key and value and pa.map_(key, pa.field("value", value, spec.valueContainsNull))
+    if name == "struct":
+        kinds = [(field, arrow_type(field.dataType)) for field in spec.fields]
+        known = bool(kinds) and all(inner is not None for _, inner in kinds)
+        return pa.struct([pa.field(field.name, inner, field.nullable) for field, inner in kinds]) if known else None
+    return _ARROW.get(name)
 
 
 def _nested(form: str, inner: Sequence[pa.DataType]) -> str | None:

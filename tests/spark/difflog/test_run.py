@@ -231,6 +231,11 @@ def test_expired_states_are_removed_and_their_updates_kept_aside(spark: Spark, l
     result = run(spark, log)
     assert result.late == {"diff_log_1_visit": 1}
     assert sorted(_states(spark, log)) == [1]
+    put("b", "conv", [(1, 1, [7], 1.0, old)], CONV + ", day date")
+    result = run(spark, log)
+    assert result.late_reasons == {"diff_log_1_conv": {"expired": 1}}
+    old_states = spark.read.parquet(str(Path(result.folder) / "diff_log_0_state"))
+    assert [row["id"] for row in old_states.collect()] == [1], "also of a visit whose only row has expired"
 
 
 def test_only_files_with_matching_key_ranges_are_read(

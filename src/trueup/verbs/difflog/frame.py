@@ -6,7 +6,7 @@ deterministic: a run that continues after a kill computes it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -23,8 +23,9 @@ from trueup.verbs.difflog.state import StateTable
 from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, old_states, updated_columns, updates_name
 from trueup.verbs.difflog.widen import Glue, glue, old_values, unpacked
 
-# The old state of a key, while the inputs are shuffled.
+# The old state of a key, and whether a refused row has it, while the inputs are shuffled.
 _STATE = "__trueup_state"
+_GIVEN = "__trueup_given"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def run_frame(
     values = glue(difflog, states.schema, frames[difflog.entity.name] if visits is not None else None)
     some = next(iter(options.values()))
     old, first = old_states(states, some, old_values(difflog, values, states.schema))
-    data = _grouped(difflog, old, updates, options)
+    data = _grouped(difflog, old, updates, options, _expired_keys(difflog, run, frames))
     before, steps = first, {}
     for number, source in enumerate(updates, 1):
         data, steps[source] = advance(data, before, first.fast, columns[source], options[source], number)
@@ -77,24 +78,42 @@ def without_expired(states: DataFrame, run: Run) -> DataFrame:
 
 
 def _grouped(
-    difflog: DiffLogConfig, old: DataFrame, updates: Mapping[str, DataFrame], options: Mapping[str, StepOptions]
+    difflog: DiffLogConfig,
+    old: DataFrame,
+    updates: Mapping[str, DataFrame],
+    options: Mapping[str, StepOptions],
+    others: Sequence[DataFrame],
 ) -> DataFrame:
-    """Return one row per key of the updates: its old state, and its updates as one array per source."""
+    """Return one row per key of the updates: its old state, and its updates as one array per source.
+
+    `others` are further keys, with a column `_GIVEN`.
+    """
     key = cols(difflog.entity.key)
     fields = [name for name in old.columns if name not in difflog.entity.key]
     parts, arrays = [old.select(*key, f.struct(*cols(fields)).alias(_STATE))], []
     for number, (source, frame) in enumerate(updates.items(), 1):
         arrays.append(updates_name(number))
         parts.append(frame.select(*key, element(frame, options[source]).alias(arrays[-1])))
-    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), [*parts, *others])
     # Shuffled before, not after a first aggregation: most keys have one row per source.
     groups = every.repartition(*key).groupBy(*key)
-    rows = groups.agg(
-        f.first(_STATE, ignorenulls=True).alias(_STATE), *[collected(name).alias(name) for name in arrays]
-    )
-    has_updates = reduce(lambda one, other: one | other, [col(name).isNotNull() for name in arrays])
+    given = [_GIVEN] if others else []
+    once = [f.first(name, ignorenulls=True).alias(name) for name in (_STATE, *given)]
+    rows = groups.agg(*once, *[collected(name).alias(name) for name in arrays])
+    is_given = reduce(lambda one, other: one | other, [col(name).isNotNull() for name in (*arrays, *given)])
     state = [f.col(_STATE).getField(name).alias(name) for name in fields]
-    return rows.where(has_updates).select(*key, *state, *cols(arrays))
+    return rows.where(is_given).select(*key, *state, *cols(arrays))
+
+
+def _expired_keys(difflog: DiffLogConfig, run: Run, frames: Mapping[str, DataFrame]) -> list[DataFrame]:
+    """Return the keys of rows that are refused because they have expired: their old states are outputs too."""
+    if not difflog.state.ttl_days:
+        return []
+    parts = []
+    for frame in frames.values():
+        expired = chunks.unusable(difflog).isNull() & _reason(difflog, run, frame).isNotNull()
+        parts.append(frame.where(expired).select(*cols(difflog.entity.key), f.lit(True).alias(_GIVEN)))
+    return parts
 
 
 def _keys(difflog: DiffLogConfig, frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -50,7 +50,7 @@ def init(path: Path, force: bool, sample: bool) -> None:
       trueup difflog init conf/difflog.toml --force
       trueup difflog init --sample
     """
-    from trueup.verbs.difflog.template import write_example
+    from trueup.verbs.difflog_ends.template import write_example
 
     raw = path.parent / "raw"
     write_example(path, force=force, sample=raw if sample else None)

@@ -11,8 +11,8 @@ from typing import Any
 from trueup.config import template
 from trueup.config.settings import kind_name
 from trueup.config.sources import FIXED, PREFIX
-from trueup.verbs.difflog import template as difflog_template
 from trueup.verbs.difflog.model import RULES, DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog_ends import template as difflog_template
 
 # Tables of difflog.toml -> their dataclasses. Fields that are tables are documented under their own name.
 DIFFLOG = {"": DiffLogConfig, "entity": Entity, "log": SideLog, "state": StatePlace, "clickhouse": Target}

@@ -15,7 +15,7 @@ from trueup.config.load import load, load_spark
 from trueup.errors import ConfigError
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
-from trueup.verbs.difflog.template import TEMPLATE, write_example
+from trueup.verbs.difflog_ends.template import TEMPLATE, write_example
 
 FULL = """
 work = "difflog"

@@ -1,7 +1,7 @@
-"""The two ends of a version log: `difflog join` makes its chunk sets, `difflog prove` proves its rows.
+"""The ends of a version log: `difflog init` writes an example, `join` makes chunk sets, `prove` proves the rows.
 
-Reading order: `join_files` (raw files to a chunk set), `join` (the join on DataFrames), `prove` (reads the table or the
-logs), `judge` (judges every key).
+Reading order: `template` (the example of a configuration), `sample` (data for it), `join_files` (raw files to a chunk
+set), `join` (the join on DataFrames), `prove` (reads the table or the logs), `judge` (judges every key).
 """
 
 from __future__ import annotations

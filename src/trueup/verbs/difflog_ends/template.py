@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trueup.config.template import write_new
 from trueup.config.wording import problem
-from trueup.verbs.difflog.sample import write_sample
+from trueup.verbs.difflog_ends.sample import write_sample
 
 # "# " starts an explanation; "#" directly before a key is an alternative setting.
 TEMPLATE = """\

@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.db.connection import Connection, one_row
-from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code_of
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
 from trueup.db.statements import load
@@ -155,11 +155,11 @@ def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[Tabl
     relations = _rows(
         connection, "relations", {"schemas": [schema for schema, _ in wanted], "tables": [table for _, table in wanted]}
     )
-    read: dict[TableName, Table | CheckFailed] = {}
-    for row in relations:
-        name = (row["schema"], row["name"])
-        if reasons := foreign_code(connection, *name, writes=False):
-            read[name] = CheckFailed(reasons, cure=FOREIGN_CODE_CURE, table=display_name(*name))
+    foreign = foreign_code_of(connection, [(row["schema"], row["name"]) for row in relations], writes=False)
+    read: dict[TableName, Table | CheckFailed] = {
+        name: CheckFailed(reasons, cure=FOREIGN_CODE_CURE, table=display_name(*name))
+        for name, reasons in foreign.items()
+    }
     usable = [row for row in relations if (row["schema"], row["name"]) not in read]
     columns: dict[int, list[Column]] = {row["oid"]: [] for row in usable}
     keys: dict[int, list[Key]] = {row["oid"]: [] for row in usable}

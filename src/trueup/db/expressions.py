@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import psycopg
 from psycopg import pq, sql
@@ -16,9 +17,9 @@ from psycopg.rows import class_row
 
 from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
-from trueup.db.called import DENIED, add_types, reads_setting
+from trueup.db.called import DENIED, add_types, read_parts, reads_setting
 from trueup.db.connection import Connection, one_value
-from trueup.db.foreign_code import foreign_code, problems_of
+from trueup.db.foreign_code import foreign_code_of, problems_of
 from trueup.db.names import display_name
 from trueup.db.node import error_from_server
 from trueup.db.node_tree import Calls, UnknownTree
@@ -171,7 +172,7 @@ def foreign_calls(connection: Connection, node: Node, expression: Expression) ->
             with connection.transaction(force_rollback=True):
                 connection.execute(_TREE)
                 calls = _parse(connection, expression, text)
-                if reasons := problems_of(connection, expression.what, calls, is_foreign=True):
+                if reasons := problems_of(connection, expression.what, calls):
                     return reasons
     except UnknownTree as error:
         return [f"{expression.what} contains {error}, which cannot be checked: {_shown(expression)}"]
@@ -261,7 +262,7 @@ def _parse(connection: Connection, expression: Expression, text: str) -> Calls:
 
 
 def _called(connection: Connection, calls: Calls) -> list[Function]:
-    add_types(connection, calls)
+    add_types(calls, read_parts(connection, [calls]))
     with connection.cursor(row_factory=class_row(Function)) as cursor:
         cursor.execute(
             load("trueup.db", "expressions.sql")["functions"],
@@ -278,9 +279,8 @@ def _foreign(connection: Connection, expression: Expression, calls: Calls) -> li
         f"it reads the foreign table {name}, which may reach another server or run a program"
         for (name,) in connection.execute(statements["foreign_tables"], values).fetchall()
     ]
-    for schema, table in connection.execute(statements["tables"], [tables]).fetchall():
-        reasons += foreign_code(connection, schema, table, writes=False)
-    return reasons
+    names = connection.execute(statements["tables"], [tables]).fetchall()
+    return [*reasons, *chain.from_iterable(foreign_code_of(connection, names, writes=False).values())]
 
 
 def _guard(connection: Connection, expression: Expression, calls: Calls) -> str:

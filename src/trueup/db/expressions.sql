@@ -26,12 +26,13 @@ SELECT n.nspname::text AS schema, p.proname::text AS name,
  ORDER BY 1, 2, 3
 
 -- name: parts
--- These types and those of their elements, bounds and columns, without built-in ones; for types that are read from a
--- text also the checks of domains. Only a superuser can create a base type: its functions are trusted.
-WITH RECURSIVE parts(oid, is_read) AS (
-    SELECT u.oid, u.oid = ANY (%(read)s::oid[]) FROM unnest(%(types)s::oid[]) u(oid) WHERE u.oid >= 16384
+-- These types and those of their elements, bounds and columns, without built-in ones; of domains also the checks, the
+-- default value, and whether a role that is not a superuser wrote these. Only a superuser can create a base type: its
+-- functions are trusted.
+WITH RECURSIVE parts(type, oid) AS (
+    SELECT u.oid, u.oid FROM unnest(%(types)s::oid[]) u(oid) WHERE u.oid >= 16384
     UNION
-    SELECT x.oid, p.is_read FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid
+    SELECT p.type, x.oid FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid
      CROSS JOIN LATERAL (
         SELECT t.typelem
          UNION ALL SELECT t.typbasetype
@@ -41,10 +42,11 @@ WITH RECURSIVE parts(oid, is_read) AS (
      ) x(oid)
      WHERE x.oid >= 16384
 )
-SELECT p.oid::bigint,
-       ARRAY(SELECT c.conbin::text FROM pg_catalog.pg_constraint c
-              WHERE p.is_read AND c.contypid = p.oid AND c.contype = 'c') AS checks
-  FROM parts p
+SELECT p.type::bigint, p.oid::bigint,
+       ARRAY(SELECT c.conbin::text FROM pg_catalog.pg_constraint c WHERE c.contypid = p.oid AND c.contype = 'c') AS checks,
+       CASE WHEN t.typtype = 'd' THEN t.typdefaultbin::text END AS default,
+       coalesce(t.typtype = 'd', false) AND NOT coalesce(r.rolsuper, false) AS is_foreign
+  FROM parts p LEFT JOIN pg_catalog.pg_type t ON t.oid = p.oid LEFT JOIN pg_catalog.pg_roles r ON r.oid = t.typowner
 
 -- name: own_types
 -- Whether a table has a column of a composite type, a domain, an array or a range that is not built in.

@@ -9,17 +9,24 @@ PostgreSQL itself and of extensions belong to a superuser, but the owner of a ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.rows import class_row
 
-from trueup.db.called import DENIED, add_types
+from trueup.db.called import DENIED, FIRST_OWN, Parts, add_defaults, add_types, read_parts
 from trueup.db.connection import Connection, one_row, one_value
+from trueup.db.foreign_keys import TableName
 from trueup.db.node_tree import Calls, UnknownTree
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
 
 FOREIGN_CODE_CURE = (
     "connect as the owner of the table or as another role without superuser rights (a member of pg_read_all_data can"
@@ -44,6 +51,8 @@ class _Function:
     is_volatile: bool
     # Part of PostgreSQL or of an extension.
     is_packaged: bool
+    # As in `_Evaluated.callers`.
+    called_by: list[str]
 
     def problem(self, *, is_foreign: bool) -> str | None:
         """Return what is wrong with a call; `is_foreign`: a role that is not a superuser wrote it."""
@@ -55,6 +64,43 @@ class _Function:
         return None
 
 
+@dataclass
+class _Evaluated:
+    """Something that a write evaluates."""
+
+    place: str
+    calls: Calls
+    # A role that is not a superuser wrote it.
+    is_foreign: bool
+    # The tables whose writes evaluate it, by their places in a list.
+    roots: Sequence[int] = ()
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, tree: str) -> None:
+        """Add what a tree calls; something unknown in it is a problem."""
+        with self._known():
+            self.calls.add(tree)
+
+    def add_types(self, parts: Parts) -> None:
+        """Add what the types call."""
+        if not self.problems:
+            with self._known():
+                add_types(self.calls, parts)
+                self.is_foreign |= add_defaults(self.calls, parts)
+
+    @contextmanager
+    def _known(self) -> Iterator[None]:
+        try:
+            yield
+        except UnknownTree as error:
+            self.problems = [f"{self.place} contains {error}, which cannot be checked and {_RUNS}"]
+
+    def callers(self) -> set[str]:
+        """Return what it calls, as in the column called_by."""
+        kinds = {"function": self.calls.functions, "operator": self.calls.operators, "type": self.calls.types}
+        return {f"{kind} {oid}" for kind, oids in kinds.items() for oid in oids}
+
+
 def foreign_code(
     connection: Connection,
     schema: str,
@@ -62,40 +108,59 @@ def foreign_code(
     *,
     writes: bool,
     silenced: bool = False,
+) -> list[str]:
+    """Return the functions of other roles that a superuser runs by using a table: see `foreign_code_of`."""
+    found = foreign_code_of(connection, [(schema, table)], writes=writes, silenced=silenced)
+    return found.get((schema, table), [])
+
+
+def foreign_code_of(
+    connection: Connection,
+    tables: Sequence[TableName],
+    *,
+    writes: bool,
+    silenced: bool = False,
     disabled: bool = False,
     for_superuser: bool = False,
-) -> list[str]:
-    """Return the functions of other roles that a superuser runs by using a table; `FOREIGN_CODE_CURE` is the cure.
+) -> dict[TableName, list[str]]:
+    """Return the functions of other roles that a superuser runs by using tables, by table: none, if it is not in it.
 
-    `silenced`: only the triggers fire that fire anyway; `disabled`: the caller disables these before it writes. For a
-    role without superuser rights the result is empty, unless `for_superuser`: a superuser will use a copy of the table.
+    `FOREIGN_CODE_CURE` is the cure. `silenced`: only the triggers fire that fire anyway; `disabled`: the caller
+    disables these before it writes. For a role without superuser rights the result is empty, unless `for_superuser`: a
+    superuser will use copies of the tables. The number of queries does not depend on the number of tables.
     """
     statements = load("trueup.db", "foreign_code.sql")
-    if not for_superuser and not one_value(connection.execute(statements["is_superuser"])):
-        return []
-    values = {"schema": schema, "table": table, "writes": writes, "silenced": silenced, "disabled": disabled}
+    if not tables or not (for_superuser or one_value(connection.execute(statements["is_superuser"]))):
+        return {}
+    names = {"schemas": [schema for schema, _ in tables], "tables": [table for _, table in tables]}
+    values = {**names, "writes": writes, "silenced": silenced, "disabled": disabled}
+    reasons: dict[int, list[str]] = defaultdict(list)
     # The question about all functions takes a fraction of the time: planning the other one takes milliseconds.
-    has_functions = one_value(connection.execute(statements["has_functions"]))
-    reasons = _found(connection, "foreign_code", values) if has_functions else []
-    if not writes:
-        return reasons
-    rules = connection.execute(statements["rules"], values).fetchall()
-    reasons += [f"{place} {_RUNS}" for (place,) in rules]
-    for place, tree, types, is_foreign in connection.execute(statements["written"], values).fetchall():
-        reasons += _problems(connection, place, tree, types or (), is_foreign=is_foreign)
-    return list(dict.fromkeys(reasons))[:_SHOWN]
+    if one_value(connection.execute(statements["has_functions"])):
+        for root, *found in connection.execute(_using("foreign_code"), values).fetchall():
+            reasons[root].append(_calls(*found))
+    if writes:
+        for root, place in connection.execute(_using("rules"), values).fetchall():
+            reasons[root].append(f"{place} {_RUNS}")
+        for each in _evaluated(connection, values):
+            for root in each.roots:
+                reasons[root] += each.problems
+    return {tables[root - 1]: list(dict.fromkeys(reasons[root]))[:_SHOWN] for root in sorted(reasons) if reasons[root]}
+
+
+def _using(statement: str) -> LiteralString:
+    statements = load("trueup.db", "foreign_code.sql")
+    return statements["used"] + "\n" + statements[statement]
 
 
 def code_of_definitions(connection: Connection, classes: Sequence[str]) -> list[str]:
     """Return the functions of other roles that a superuser may run by a statement that uses these operator classes."""
-    return _found(connection, "definitions", {"classes": list(classes)})
+    statement = load("trueup.db", "foreign_code.sql")["definitions"]
+    return [_calls(*found) for found in connection.execute(statement, {"classes": list(classes)}).fetchall()]
 
 
-def _found(connection: Connection, statement: str, values: Mapping[str, object]) -> list[str]:
-    rows = connection.execute(load("trueup.db", "foreign_code.sql")[statement], values).fetchall()
-    return [
-        f"{place} calls the function {function} of the role {owner}, which {_RUNS}" for place, function, owner in rows
-    ]
+def _calls(place: str, function: str, owner: str) -> str:
+    return f"{place} calls the function {function} of the role {owner}, which {_RUNS}"
 
 
 def lock_checked(
@@ -107,56 +172,63 @@ def lock_checked(
     the end of the transaction. Return a fingerprint of the code, for `known` of later calls, which are faster; None,
     and no lock, for a role without superuser rights.
     """
-    statements = load("trueup.db", "foreign_code.sql")
-    if not one_value(connection.execute(statements["is_superuser"])):
+    if not one_value(connection.execute(load("trueup.db", "foreign_code.sql")["is_superuser"])):
         return None
-    values = {"schema": schema, "table": table, "writes": True, "silenced": silenced}
+    values = {"schemas": [schema], "tables": [table], "writes": True, "silenced": silenced}
     locked: set[str] = set()
     others = {sql.Identifier(schema, table).as_string(connection)}
     while others - locked:
         names = ", ".join(sorted(others - locked))
         connection.execute(f"LOCK TABLE {names} IN ROW EXCLUSIVE MODE".encode())
         locked |= others
-        fingerprint, written = one_row(connection.execute(statements["fingerprint"], values))
+        fingerprint, written = one_row(connection.execute(_using("fingerprint"), values))
         others = set(written)
     if fingerprint != known and (reasons := foreign_code(connection, schema, table, writes=True, silenced=silenced)):
         raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE)
     return str(fingerprint)
 
 
-def _problems(
-    connection: Connection, place: str, tree: str | None, types: tuple[int, ...], *, is_foreign: bool
-) -> list[str]:
-    calls = Calls(types={*types}, read_types={*types})
-    try:
+def problems_of(connection: Connection, place: str, calls: Calls) -> list[str]:
+    """Return the functions that a superuser must not run of something that another role wrote."""
+    each = _Evaluated(place, calls, is_foreign=True)
+    _check(connection, [each])
+    return each.problems
+
+
+def _evaluated(connection: Connection, values: Mapping[str, object]) -> list[_Evaluated]:
+    """Return what writes to tables evaluate, with the problems."""
+    many = []
+    for roots, place, tree, types, is_foreign in connection.execute(_using("written"), values).fetchall():
+        each = _Evaluated(place, Calls(types={*(types or ())}, read_types={*(types or ())}), is_foreign, roots)
         if tree is not None:
-            calls.add(tree)
-    except UnknownTree as error:
-        return [_unknown(place, error)]
-    return problems_of(connection, place, calls, is_foreign=is_foreign)
+            each.add(tree)
+        many.append(each)
+    _check(connection, many)
+    return many
 
 
-def _unknown(place: str, error: UnknownTree) -> str:
-    return f"{place} contains {error}, which cannot be checked and {_RUNS}"
-
-
-def problems_of(connection: Connection, place: str, calls: Calls, *, is_foreign: bool) -> list[str]:
-    """Return the functions among these that a superuser must not run; `is_foreign`: another role wrote the calls."""
-    statements = load("trueup.db", "foreign_code.sql")
-    try:
-        add_types(connection, calls)
-        domains = connection.execute(statements["domains"], {"types": [*calls.types]}).fetchall()
-        for default, _ in domains:
-            if default is not None:
-                calls.add(default)
-        add_types(connection, calls)
-    except UnknownTree as error:
-        return [_unknown(place, error)]
-    is_foreign = is_foreign or any(is_of_other for _, is_of_other in domains)
+def _check(connection: Connection, many: Sequence[_Evaluated]) -> None:
+    """Add the problems of the functions that these call."""
+    parts = read_parts(connection, (each.calls for each in many))
+    for each in many:
+        each.add_types(parts)
+    usable = [each for each in many if not each.problems]
+    oids = {
+        "functions": {oid for each in usable for oid in each.calls.functions},
+        "operators": {oid for each in usable for oid in each.calls.operators},
+        "types": {oid for each in usable for oid in each.calls.types if oid >= FIRST_OWN},
+    }
+    if not any(oids.values()):
+        return
     with connection.cursor(row_factory=class_row(_Function)) as cursor:
-        cursor.execute(
-            statements["called"],
-            {"functions": [*calls.functions], "operators": [*calls.operators], "types": [*calls.types]},
-        )
-        found = [problem for each in cursor.fetchall() if (problem := each.problem(is_foreign=is_foreign))]
-    return [f"{place} {problem}" for problem in found]
+        values = {kind: [*found] for kind, found in oids.items()}
+        functions = cursor.execute(load("trueup.db", "foreign_code.sql")["called"], values).fetchall()
+    suspicious = [function for function in functions if function.problem(is_foreign=True)]
+    for each in usable if suspicious else ():
+        callers = each.callers()
+        found = [
+            function.problem(is_foreign=each.is_foreign)
+            for function in suspicious
+            if not callers.isdisjoint(function.called_by)
+        ]
+        each.problems += [f"{each.place} {problem}" for problem in found if problem]

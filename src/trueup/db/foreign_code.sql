@@ -6,22 +6,33 @@ SELECT coalesce(bool_or(r.rolsuper), false) FROM pg_roles r WHERE r.rolname IN (
 -- Whether roles that are not superusers own any function. A role that does not exist any more is not a superuser.
 SELECT EXISTS (SELECT FROM pg_proc f WHERE f.proowner NOT IN (SELECT r.oid FROM pg_roles r WHERE r.rolsuper))
 
--- name: foreign_code
--- Where, the function, and its owner: functions of roles that are not superusers.
-WITH RECURSIVE used(oid, is_written) AS (
-    SELECT c.oid, %(writes)s FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+-- name: used
+-- Begins the statements below. A root is the place of a table in the list; with what is used by using it, and whether
+-- that is written.
+WITH RECURSIVE roots AS (
+    SELECT w.root, c.oid FROM unnest(%(schemas)s::text[], %(tables)s::text[]) WITH ORDINALITY w(schema, name, root)
+      JOIN pg_namespace n ON n.nspname = w.schema::name JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name::name
+), uses(oid, other, is_written) AS (
+    -- NULL: written if the first one is.
+    SELECT i.inhparent, i.inhrelid, NULL::boolean FROM pg_inherits i
+    -- Tables that are read to check references, and those that a foreign key writes to.
+    UNION SELECT k.conrelid, k.confrelid, false FROM pg_constraint k WHERE k.contype = 'f'
+    UNION SELECT k.confrelid, k.conrelid, false FROM pg_constraint k WHERE k.contype = 'f'
+    UNION SELECT k.confrelid, k.conrelid, true FROM pg_constraint k
+           WHERE NOT %(silenced)s AND k.contype = 'f' AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))
+), used(root, oid, is_written) AS (
+    SELECT t.root, t.oid, %(writes)s FROM roots t
     UNION
-    SELECT x.oid, x.is_written FROM used u CROSS JOIN LATERAL (
-           SELECT i.inhrelid, u.is_written FROM pg_inherits i WHERE i.inhparent = u.oid
-           -- Tables that are read to check references, and those that a foreign key writes to.
-           UNION ALL SELECT r.oid, false FROM pg_constraint k CROSS JOIN unnest(ARRAY[k.conrelid, k.confrelid]) r(oid)
-                      WHERE u.is_written AND k.contype = 'f' AND u.oid IN (k.conrelid, k.confrelid)
-           UNION ALL SELECT k.conrelid, true FROM pg_constraint k
-                      WHERE u.is_written AND NOT %(silenced)s AND k.contype = 'f' AND k.confrelid = u.oid
-                        AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))) x(oid, is_written)
-), types AS (
-    SELECT u.oid AS relation, a.atttypid AS oid FROM used u
+    SELECT u.root, x.other, coalesce(x.is_written, u.is_written) FROM used u JOIN uses x ON x.oid = u.oid
+     WHERE u.is_written OR x.is_written IS NULL
+), relations AS (
+    SELECT u.oid, bool_or(u.is_written) AS is_written FROM used u GROUP BY u.oid
+)
+
+-- name: foreign_code
+-- The root, where, the function, and its owner: functions of roles that are not superusers.
+, types AS (
+    SELECT u.oid AS relation, a.atttypid AS oid FROM relations u
       JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum > 0 AND NOT a.attisdropped WHERE u.is_written
     UNION
     -- The types that a type contains: the base of a domain, elements, fields.
@@ -31,55 +42,57 @@ WITH RECURSIVE used(oid, is_written) AS (
            UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = y.oid
            UNION ALL SELECT f.atttypid FROM pg_attribute f
                       WHERE y.typtype = 'c' AND f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) part(oid)
-), users AS (
-    SELECT u.oid AS relation, 'pg_class'::regclass AS classid, i.indexrelid AS objid, format('the index %%s', i.indexrelid::regclass) AS what
-      FROM used u JOIN pg_index i ON i.indrelid = u.oid WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
+), users(relation, by_writes, classid, objid, what) AS (
+    SELECT u.oid, false, 'pg_class'::regclass, i.indexrelid, format('the index %%s', i.indexrelid::regclass)
+      FROM relations u JOIN pg_index i ON i.indrelid = u.oid WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
     UNION ALL
-    SELECT u.oid, 'pg_class'::regclass, u.oid, 'the partition key' FROM used u JOIN pg_partitioned_table p ON p.partrelid = u.oid
+    SELECT u.oid, false, 'pg_class'::regclass, u.oid, 'the partition key' FROM relations u JOIN pg_partitioned_table p ON p.partrelid = u.oid
     UNION ALL
-    SELECT u.oid, 'pg_statistic_ext'::regclass, s.oid, format('the statistics object %%I', s.stxname)
-      FROM used u JOIN pg_statistic_ext s ON s.stxrelid = u.oid
+    SELECT u.oid, false, 'pg_statistic_ext'::regclass, s.oid, format('the statistics object %%I', s.stxname)
+      FROM relations u JOIN pg_statistic_ext s ON s.stxrelid = u.oid
     UNION ALL
-    SELECT u.oid, 'pg_constraint'::regclass, k.oid, format('the constraint %%I', k.conname)
-      FROM used u JOIN pg_constraint k ON k.conrelid = u.oid WHERE k.contype IN ('c', 'x')
+    SELECT u.oid, false, 'pg_constraint'::regclass, k.oid, format('the constraint %%I', k.conname)
+      FROM relations u JOIN pg_constraint k ON k.conrelid = u.oid WHERE k.contype IN ('c', 'x')
     UNION ALL
-    SELECT u.oid, 'pg_trigger'::regclass, g.oid, format('the trigger %%I', g.tgname)
-      FROM used u JOIN pg_trigger g ON g.tgrelid = u.oid
+    SELECT u.oid, true, 'pg_trigger'::regclass, g.oid, format('the trigger %%I', g.tgname)
+      FROM relations u JOIN pg_trigger g ON g.tgrelid = u.oid
      WHERE u.is_written AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
        -- Triggers of trueup are not disabled, and any role can create a schema that looks like one of trueup.
        AND (NOT %(disabled)s OR EXISTS (SELECT FROM pg_proc f WHERE f.oid = g.tgfoid
             AND (obj_description(f.pronamespace, 'pg_namespace') = 'Tubes of trueup.' OR f.oid = to_regprocedure('trueup.switchover_guard()'))))
     UNION ALL
-    SELECT t.relation, 'pg_constraint'::regclass, k.oid, format('the constraint %%I of the domain %%s', k.conname, format_type(t.oid, NULL))
+    SELECT t.relation, true, 'pg_constraint'::regclass, k.oid, format('the constraint %%I of the domain %%s', k.conname, format_type(t.oid, NULL))
       FROM types t JOIN pg_constraint k ON k.contypid = t.oid
     UNION ALL
-    SELECT u.oid, 'pg_attrdef'::regclass, d.oid, format('the default or generated value of the column %%I', a.attname)
-      FROM used u JOIN pg_attrdef d ON d.adrelid = u.oid JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum = d.adnum
+    SELECT u.oid, true, 'pg_attrdef'::regclass, d.oid, format('the default or generated value of the column %%I', a.attname)
+      FROM relations u JOIN pg_attrdef d ON d.adrelid = u.oid JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum = d.adnum
      WHERE u.is_written
     UNION ALL
-    SELECT u.oid, 'pg_rewrite'::regclass, r.oid, format('the rule %%I', r.rulename)
-      FROM used u JOIN pg_rewrite r ON r.ev_class = u.oid AND r.ev_type <> '1' WHERE u.is_written
-), classes AS (
+    SELECT u.oid, true, 'pg_rewrite'::regclass, r.oid, format('the rule %%I', r.rulename)
+      FROM relations u JOIN pg_rewrite r ON r.ev_class = u.oid AND r.ev_type <> '1' WHERE u.is_written
+), classes(relation, by_writes, oid) AS (
     -- How values are compared: in indexes, by partition keys, in ranges, and where no operator class is named.
-    SELECT u.oid AS relation, c.oid FROM used u JOIN pg_index i ON i.indrelid = u.oid CROSS JOIN unnest(i.indclass::oid[]) c(oid)
-    UNION SELECT u.oid, c.oid FROM used u JOIN pg_partitioned_table p ON p.partrelid = u.oid CROSS JOIN unnest(p.partclass::oid[]) c(oid)
-    UNION SELECT t.relation, g.rngsubopc FROM types t JOIN pg_range g ON g.rngtypid = t.oid
-    UNION SELECT t.relation, c.oid FROM types t JOIN pg_opclass c ON c.opcintype = t.oid AND c.opcdefault
+    SELECT u.oid, false, c.oid FROM relations u JOIN pg_index i ON i.indrelid = u.oid CROSS JOIN unnest(i.indclass::oid[]) c(oid)
+    UNION SELECT u.oid, false, c.oid FROM relations u JOIN pg_partitioned_table p ON p.partrelid = u.oid CROSS JOIN unnest(p.partclass::oid[]) c(oid)
+    UNION SELECT t.relation, true, g.rngsubopc FROM types t JOIN pg_range g ON g.rngtypid = t.oid
+    UNION SELECT t.relation, true, c.oid FROM types t JOIN pg_opclass c ON c.opcintype = t.oid AND c.opcdefault
+), found(relation, by_writes, place, function) AS (
+    SELECT k.relation, k.by_writes, format('the operator class %%I of %%s', c.opcname, k.relation::regclass), x.oid
+      FROM classes k JOIN pg_opclass c ON c.oid = k.oid AND c.oid >= 16384
+     CROSS JOIN LATERAL (
+           SELECT a.amproc::oid FROM pg_amproc a WHERE a.amprocfamily = c.opcfamily
+           UNION SELECT o.oprcode FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr WHERE a.amopfamily = c.opcfamily) x(oid)
+    UNION ALL
+    SELECT u.relation, u.by_writes, format('%%s of %%s', u.what, u.relation::regclass),
+           CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode::oid END
+      FROM users u JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.objid
+      LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+     WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
 )
-SELECT format('the operator class %%I of %%s', c.opcname, k.relation::regclass) AS place, f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
-  FROM classes k JOIN pg_opclass c ON c.oid = k.oid AND c.oid >= 16384
- CROSS JOIN LATERAL (
-       SELECT a.amproc::oid FROM pg_amproc a WHERE a.amprocfamily = c.opcfamily
-       UNION SELECT o.oprcode FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr WHERE a.amopfamily = c.opcfamily) x(oid)
-  JOIN pg_proc f ON f.oid = x.oid
-  JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
-UNION
-SELECT format('%%s of %%s', u.what, u.relation::regclass), f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
-  FROM users u JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.objid
-  LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-  JOIN pg_proc f ON f.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode::oid END
-  JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
- ORDER BY 1 LIMIT 5
+SELECT DISTINCT u.root, x.place, f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
+  FROM found x JOIN pg_proc f ON f.oid = x.function AND f.proowner NOT IN (SELECT r.oid FROM pg_roles r WHERE r.rolsuper)
+  JOIN used u ON u.oid = x.relation AND (u.is_written OR NOT x.by_writes)
+ ORDER BY 1, 2
 
 -- name: definitions
 -- Functions of roles that are not superusers: of event triggers, and of these operator classes (quoted names), which an
@@ -99,102 +112,76 @@ SELECT format('the operator class %%I', c.opcname), f.oid::regprocedure::text, p
  ORDER BY 1 LIMIT 5
 
 -- name: written
--- What a write evaluates: where, the expression as a tree (NULL: the types of columns, which are given), the types,
--- and whether a role that is not a superuser wrote it.
-WITH RECURSIVE used(oid, is_written) AS (
-    SELECT c.oid, %(writes)s FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
-    UNION
-    SELECT x.oid, x.is_written FROM used u CROSS JOIN LATERAL (
-           SELECT i.inhrelid, u.is_written FROM pg_inherits i WHERE i.inhparent = u.oid
-           -- Tables that are read to check references, and those that a foreign key writes to.
-           UNION ALL SELECT r.oid, false FROM pg_constraint k CROSS JOIN unnest(ARRAY[k.conrelid, k.confrelid]) r(oid)
-                      WHERE u.is_written AND k.contype = 'f' AND u.oid IN (k.conrelid, k.confrelid)
-           UNION ALL SELECT k.conrelid, true FROM pg_constraint k
-                      WHERE u.is_written AND NOT %(silenced)s AND k.contype = 'f' AND k.confrelid = u.oid
-                        AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))) x(oid, is_written)
-), tables AS (
-    SELECT c.oid, c.reltype, c.oid::regclass::text AS name, NOT coalesce(r.rolsuper, false) AS is_foreign
+-- What a write evaluates: the roots, where, the expression as a tree (NULL: the types of columns, which are given), the
+-- types that are not built in, and whether a role that is not a superuser wrote it.
+, tables AS (
+    SELECT c.oid, c.oid::regclass::text AS name, NOT coalesce(r.rolsuper, false) AS is_foreign, array_agg(u.root) AS roots
       FROM used u JOIN pg_class c ON c.oid = u.oid LEFT JOIN pg_roles r ON r.oid = c.relowner WHERE u.is_written
+     GROUP BY c.oid, r.rolsuper
 )
-SELECT format('a type of a column of %%s', t.name) AS place, NULL AS tree,
-       ARRAY(SELECT a.atttypid::bigint FROM pg_attribute a
-              WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types, t.is_foreign
-  FROM tables t
+SELECT t.roots, format('a type of a column of %%s', t.name) AS place, NULL AS tree, x.types, t.is_foreign
+  FROM tables t CROSS JOIN LATERAL (
+       SELECT array_agg(a.atttypid::bigint) AS types FROM pg_attribute a
+        WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384) x
+ WHERE x.types IS NOT NULL
 UNION ALL
-SELECT format('the constraint %%I of %%s', k.conname, t.name), k.conbin::text, NULL, t.is_foreign
+SELECT t.roots, format('the constraint %%I of %%s', k.conname, t.name), k.conbin::text, NULL, t.is_foreign
   FROM tables t JOIN pg_constraint k ON k.conrelid = t.oid WHERE k.conbin IS NOT NULL
 UNION ALL
-SELECT format('the default or generated value of the column %%I of %%s', a.attname, t.name), d.adbin::text, NULL, t.is_foreign
+SELECT t.roots, format('the default or generated value of the column %%I of %%s', a.attname, t.name), d.adbin::text, NULL, t.is_foreign
   FROM tables t JOIN pg_attrdef d ON d.adrelid = t.oid JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = d.adnum
 UNION ALL
-SELECT format('the index %%s', i.indexrelid::regclass), x.tree, NULL, t.is_foreign
+SELECT t.roots, format('the index %%s', i.indexrelid::regclass), x.tree, NULL, t.is_foreign
   FROM tables t JOIN pg_index i ON i.indrelid = t.oid CROSS JOIN unnest(ARRAY[i.indexprs::text, i.indpred::text]) x(tree)
  WHERE x.tree IS NOT NULL
 UNION ALL
-SELECT format('the partition key of %%s', t.name), p.partexprs::text, NULL, t.is_foreign
+SELECT t.roots, format('the partition key of %%s', t.name), p.partexprs::text, NULL, t.is_foreign
   FROM tables t JOIN pg_partitioned_table p ON p.partrelid = t.oid WHERE p.partexprs IS NOT NULL
 UNION ALL
-SELECT format('the trigger %%I of %%s', g.tgname, t.name), g.tgqual::text, NULL, t.is_foreign
+SELECT t.roots, format('the trigger %%I of %%s', g.tgname, t.name), g.tgqual::text, NULL, t.is_foreign
   FROM tables t JOIN pg_trigger g ON g.tgrelid = t.oid
  WHERE g.tgqual IS NOT NULL AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
    AND (NOT %(disabled)s OR EXISTS (SELECT FROM pg_proc f WHERE f.oid = g.tgfoid
             AND (obj_description(f.pronamespace, 'pg_namespace') = 'Tubes of trueup.' OR f.oid = to_regprocedure('trueup.switchover_guard()'))))
- ORDER BY 1
+ ORDER BY 2
 
 -- name: rules
-SELECT format('the rule %%I of %%s', r.rulename, r.ev_class::regclass)
-  FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT t.root, format('the rule %%I of %%s', r.rulename, r.ev_class::regclass)
+  FROM roots t JOIN pg_rewrite r ON r.ev_class = t.oid JOIN pg_class c ON c.oid = r.ev_class
   LEFT JOIN pg_roles o ON o.oid = c.relowner
- WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
+ WHERE r.ev_type <> '1' AND r.ev_enabled <> 'D'
    AND NOT %(disabled)s AND (NOT %(silenced)s OR r.ev_enabled IN ('A', 'R')) AND NOT coalesce(o.rolsuper, false)
- ORDER BY 1 LIMIT 5
-
--- name: domains
--- The default values of domains, and whether a role that is not a superuser wrote them or the checks.
-SELECT t.typdefaultbin::text, NOT coalesce(r.rolsuper, false) FROM pg_type t LEFT JOIN pg_roles r ON r.oid = t.typowner
- WHERE t.oid = ANY (%(types)s::oid[]) AND t.typtype = 'd'
+ ORDER BY 1, 2
 
 -- name: called
--- The functions of trees, with those that an index over ranges calls.
-WITH called(oid) AS (
-    SELECT u.oid FROM unnest(%(functions)s::oid[]) u(oid)
-    UNION SELECT o.oprcode FROM unnest(%(operators)s::oid[]) u(oid) JOIN pg_operator o ON o.oid = u.oid
-    UNION SELECT g.rngsubdiff FROM unnest(%(types)s::oid[]) u(oid) JOIN pg_range g ON u.oid IN (g.rngtypid, g.rngmultitypid)
+-- The functions of trees, with those that an index over ranges calls, and what calls each: a function, an operator, a type.
+WITH called(by, oid) AS (
+    SELECT 'function ' || u.oid, u.oid FROM unnest(%(functions)s::oid[]) u(oid)
+    UNION SELECT 'operator ' || u.oid, o.oprcode FROM unnest(%(operators)s::oid[]) u(oid) JOIN pg_operator o ON o.oid = u.oid
+    UNION SELECT 'type ' || u.oid, g.rngsubdiff FROM unnest(%(types)s::oid[]) u(oid)
+            JOIN pg_range g ON u.oid IN (g.rngtypid, g.rngmultitypid)
 )
 SELECT p.oid::regprocedure::text AS signature, p.proname::text AS name, pg_get_userbyid(p.proowner)::text AS owner,
        coalesce(r.rolsuper, false) AS is_of_superuser, p.provolatile = 'v' AS is_volatile,
        p.oid < 16384 OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
-                                   AND d.deptype = 'e') AS is_packaged
+                                   AND d.deptype = 'e') AS is_packaged,
+       array_agg(c.by) AS called_by
   FROM called c JOIN pg_proc p ON p.oid = c.oid LEFT JOIN pg_roles r ON r.oid = p.proowner
+ GROUP BY p.oid, p.proname, p.proowner, p.provolatile, r.rolsuper
  ORDER BY 1
 
 -- name: fingerprint
 -- Another value means that the table, or one that a write to it writes too, may have other code. And these other tables.
-WITH RECURSIVE used(oid, is_written) AS (
-    SELECT c.oid, %(writes)s FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
-    UNION
-    SELECT x.oid, x.is_written FROM used u CROSS JOIN LATERAL (
-           SELECT i.inhrelid, u.is_written FROM pg_inherits i WHERE i.inhparent = u.oid
-           -- Tables that are read to check references, and those that a foreign key writes to.
-           UNION ALL SELECT r.oid, false FROM pg_constraint k CROSS JOIN unnest(ARRAY[k.conrelid, k.confrelid]) r(oid)
-                      WHERE u.is_written AND k.contype = 'f' AND u.oid IN (k.conrelid, k.confrelid)
-           UNION ALL SELECT k.conrelid, true FROM pg_constraint k
-                      WHERE u.is_written AND NOT %(silenced)s AND k.contype = 'f' AND k.confrelid = u.oid
-                        AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))) x(oid, is_written)
-)
 SELECT concat_ws('/',
        (SELECT sum(hashtextextended(concat_ws(':', u.oid, u.is_written, c.relowner), 0)) FROM used u JOIN pg_class c ON c.oid = u.oid),
-       (SELECT sum(hashtextextended(concat_ws(':', a.attrelid, a.attnum, a.atttypid), 0)) FROM used u JOIN pg_attribute a ON a.attrelid = u.oid),
-       (SELECT sum(hashtextextended(concat_ws(':', g.oid, g.xmin), 0)) FROM used u JOIN pg_trigger g ON g.tgrelid = u.oid),
-       (SELECT sum(hashtextextended(concat_ws(':', r.oid, r.xmin), 0)) FROM used u JOIN pg_rewrite r ON r.ev_class = u.oid),
-       (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM used u JOIN pg_constraint k ON k.conrelid = u.oid),
-       (SELECT sum(hashtextextended(concat_ws(':', i.indexrelid, i.xmin), 0)) FROM used u JOIN pg_index i ON i.indrelid = u.oid),
-       (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM used u JOIN pg_attrdef d ON d.adrelid = u.oid),
-       (SELECT sum(hashtextextended(concat_ws(':', s.oid, s.xmin), 0)) FROM used u JOIN pg_statistic_ext s ON s.stxrelid = u.oid),
+       (SELECT sum(hashtextextended(concat_ws(':', a.attrelid, a.attnum, a.atttypid), 0)) FROM relations u JOIN pg_attribute a ON a.attrelid = u.oid),
+       (SELECT sum(hashtextextended(concat_ws(':', g.oid, g.xmin), 0)) FROM relations u JOIN pg_trigger g ON g.tgrelid = u.oid),
+       (SELECT sum(hashtextextended(concat_ws(':', r.oid, r.xmin), 0)) FROM relations u JOIN pg_rewrite r ON r.ev_class = u.oid),
+       (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM relations u JOIN pg_constraint k ON k.conrelid = u.oid),
+       (SELECT sum(hashtextextended(concat_ws(':', i.indexrelid, i.xmin), 0)) FROM relations u JOIN pg_index i ON i.indrelid = u.oid),
+       (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM relations u JOIN pg_attrdef d ON d.adrelid = u.oid),
+       (SELECT sum(hashtextextended(concat_ws(':', s.oid, s.xmin), 0)) FROM relations u JOIN pg_statistic_ext s ON s.stxrelid = u.oid),
        -- Checks and defaults of domains.
        (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM pg_constraint k WHERE k.conrelid = 0),
        (SELECT sum(hashtextextended(concat_ws(':', t.oid, t.xmin), 0)) FROM pg_type t WHERE t.typtype = 'd')),
-       ARRAY(SELECT DISTINCT u.oid::regclass::text FROM used u JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-              WHERE u.is_written AND (n.nspname, c.relname) IS DISTINCT FROM (%(schema)s, %(table)s))
+       ARRAY(SELECT u.oid::regclass::text FROM relations u WHERE u.is_written AND u.oid NOT IN (SELECT t.oid FROM roots t))

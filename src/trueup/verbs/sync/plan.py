@@ -36,7 +36,7 @@ from trueup.verbs.sync.model import (
     SyncTable,
 )
 from trueup.verbs.sync.plan_notes import check_large_objects, disabled_note, other_differences, view_notes
-from trueup.verbs.sync.plan_target import TargetState, check_target
+from trueup.verbs.sync.plan_target import TargetState, check_targets
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.target_schema.left_out import find_left_out
 from trueup.verbs.sync.target_schema.not_copied import remarks_on
@@ -75,12 +75,7 @@ def make_plan(
         left_out = find_left_out(source, outside)
         roles = check_schema_creation(source, target, scope, tables, left_out, mode, problems, remarks)
     else:
-        there = catalog.read_tables(target, [table.name for table in tables])
-        checked = (
-            check_target(target, table, (listed, there.get(table.name)), mode, problems, progress)
-            for table, listed in candidates
-        )
-        tables = [table for table in checked if table]
+        tables = check_targets(target, candidates, mode, problems, progress)
     _check_keyless(source, target, tables, problems, remarks)
     keys = _foreign_keys(source if makes_schema or progress.is_bare else target, tables, problems)
     order = in_order([table.name for table in tables], keys)

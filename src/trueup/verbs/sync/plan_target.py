@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,8 @@ from psycopg.rows import dict_row
 
 from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
-from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code_of
+from trueup.db.foreign_keys import TableName
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.write.disabled_triggers import firing
@@ -35,19 +37,75 @@ class TargetState:
     is_brief: bool = False
 
 
-def check_target(
+@dataclass(frozen=True)
+class Found:
+    """What was read of the tables of the target, with a number of queries that does not depend on their number."""
+
+    tables: Mapping[TableName, catalog.Table | CheckFailed]
+    # By oid: see the statement `targets`.
+    states: Mapping[int, Mapping[str, Any]]
+    foreign: Mapping[TableName, list[str]]
+    filled: Container[TableName]
+    # Whether a trigger of a table that the role does not own would fire.
+    has_others_triggers: bool
+
+
+def check_targets(
+    target: Connection,
+    candidates: Sequence[tuple[SyncTable, catalog.Table]],
+    mode: str,
+    problems: list[Problem],
+    progress: TargetState,
+) -> list[SyncTable]:
+    """Return the tables with their columns in the target's order, after adding the reasons of others to `problems`.
+
+    The candidates are the tables of the sync, and as the source has them.
+    """
+    names = [table.name for table, _ in candidates]
+    tables = catalog.read_tables(target, names)
+    read = [table for table in tables.values() if isinstance(table, catalog.Table) and table.kind in ("r", "p")]
+    usable = [(table.schema, table.name) for table in read]
+    rows = _states(target, [table.oid for table in read])
+    found = Found(
+        tables,
+        {row["oid"]: row for row in rows},
+        foreign_code_of(target, usable, writes=True, silenced=mode != ORDERED, disabled=True),
+        () if progress.is_filled else _filled(target, rows),
+        not all(trigger.is_owned for trigger in firing(target, usable, mode)),
+    )
+    checked = [_check(target, *candidate, found, mode, problems, progress) for candidate in candidates]
+    return [table for table in checked if table]
+
+
+def filled_tables(target: Connection, tables: Iterable[SyncTable]) -> set[TableName]:
+    """Return the tables of the target that have rows."""
+    return _filled(target, _states(target, [table.target_oid for table in tables]))
+
+
+def _states(target: Connection, oids: list[int]) -> list[dict[str, Any]]:
+    with target.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(load("trueup.verbs.sync", "plan.sql")["targets"], {"oids": oids}).fetchall()
+
+
+def _filled(target: Connection, rows: Iterable[Mapping[str, Any]]) -> set[TableName]:
+    """Return the tables that have rows; those without files are not read."""
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})")
+    readable = (row for row in rows if row["may_write"] and not row["secured"] and not row["foreign_part"])
+    names = [(row["schema"], row["name"]) for row in readable if not row["has_no_pages"]]
+    return {name for name in names if one_value(target.execute(query.format(sql.Identifier(*name))))}
+
+
+def _check(
     target: Connection,
     table: SyncTable,
-    read: tuple[catalog.Table, catalog.Table | CheckFailed | None],
+    on_source: catalog.Table,
+    found: Found,
     mode: str,
     problems: list[Problem],
     progress: TargetState,
 ) -> SyncTable | None:
-    """Return the table with its columns in the target's order, or None after adding the reasons to `problems`.
-
-    `read` is the table of the source and that of the target, as `read_tables` returns it.
-    """
-    on_source, on_target = read
+    """Return the table with its columns in the target's order, or None after adding the reasons to `problems`."""
+    on_target = found.tables.get(table.name)
     if isinstance(on_target, CheckFailed):
         # Code of another role, which a query would run.
         problems.append(Problem(str(table), f"on the target, {on_target.message}", on_target.cure))
@@ -57,9 +115,8 @@ def check_target(
         problems.append(Problem(str(table), what, "create the table there, or start with --create-schema"))
         return None
     reasons = [*_columns(on_source, on_target), *([] if progress.is_bare else _key(table, on_target))]
-    reasons += _state(target, table, on_target, mode, is_filled=progress.is_filled)
-    foreign = foreign_code(target, *table.name, writes=True, silenced=mode != ORDERED, disabled=True)
-    reasons += [(reason, FOREIGN_CODE_CURE) for reason in foreign]
+    reasons += _state(target, table, on_target, found, mode)
+    reasons += [(reason, FOREIGN_CODE_CURE) for reason in found.foreign.get(table.name, ())]
     problems += [Problem(str(table), what, cure) for what, cure in reasons]
     if reasons:
         return None
@@ -102,14 +159,13 @@ def _key(table: SyncTable, on_target: catalog.Table) -> list[Reason]:
     return [(f"its key ({key}) is not a key on the target", "create the same primary key or unique index there")]
 
 
-def _state(
-    target: Connection, table: SyncTable, on_target: catalog.Table, mode: str, *, is_filled: bool
-) -> list[Reason]:
-    with target.cursor(row_factory=dict_row) as cursor:
-        row: Any = cursor.execute(load("trueup.verbs.sync", "plan.sql")["target"], {"oid": on_target.oid}).fetchone()
+def _state(target: Connection, table: SyncTable, on_target: catalog.Table, found: Found, mode: str) -> list[Reason]:
+    row = found.states.get(on_target.oid)
+    if row is None:
+        return [("it was dropped on the target a moment ago", "run the command again")]
     if row["secured"]:
         return [("row security applies to the role on the target", "use a role with BYPASSRLS, or the owner")]
-    if not row["may_write"] or not on_target.usage:
+    if not row["may_write"]:
         return [
             (
                 "the role may not SELECT, INSERT, UPDATE and DELETE on the target",
@@ -122,15 +178,13 @@ def _state(
     reasons: list[Reason] = []
     if row["is_subscribed"]:
         reasons.append(("on the target, a subscription writes to it too", "drop the subscription"))
-    for trigger in firing(target, [table.name], mode):
+    for trigger in firing(target, [table.name], mode) if found.has_others_triggers else ():
         if not trigger.is_owned:
             cure = "use the role that owns the table, which disables it until the switchover; or disable it there" + (
                 ", or let the role set session_replication_role" if mode == ORDERED else ""
             )
             reasons.append((f"the {trigger} would fire on the target and could change rows", cure))
             break
-    if not is_filled:
-        query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table.name))
-        if one_value(target.execute(query)):
-            reasons.append(("it is not empty on the target", "delete its rows there: the copy needs an empty table"))
+    if table.name in found.filled:
+        reasons.append(("it is not empty on the target", "delete its rows there: the copy needs an empty table"))
     return reasons

@@ -22,7 +22,7 @@ from trueup.verbs.sync.link import log_table, open_ends
 from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Plan, Problem, SyncTable
 from trueup.verbs.sync.plan import make_plan, matching_tables
-from trueup.verbs.sync.plan_target import TargetState
+from trueup.verbs.sync.plan_target import TargetState, filled_tables
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
 
@@ -109,14 +109,11 @@ def _addable(
     plan = make_plan(source, target, scope, request.node_names, TargetState(True, is_brief=True))
     tables = [table for table in plan.tables if str(table) in chosen]
     problems = [problem for problem in plan.problems if problem.where in chosen]
-    for table in tables:
-        member = known.get(table.oid)
-        query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table.name))
-        # The rows of a table of the sync are copied again.
-        is_ours = member is not None and member.target_oid == table.target_oid
-        if not is_ours and one_value(target.execute(query)):
-            what = "it is not empty on the target"
-            problems.append(Problem(str(table), what, "delete its rows there: the copy needs an empty table"))
+    # The rows of a table of the sync are copied again.
+    ours = {(member.source_oid, member.target_oid) for member in known.values()}
+    filled = filled_tables(target, [table for table in tables if (table.oid, table.target_oid) not in ours])
+    what, cure = "it is not empty on the target", "delete its rows there: the copy needs an empty table"
+    problems += [Problem(str(table), what, cure) for table in tables if table.name in filled]
     missing = set(chosen) - {str(table) for table in tables} - {problem.where for problem in problems}
     problems += [Problem(name, "it cannot be synced: see trueup sync plan", "name a table") for name in sorted(missing)]
     check.refuse(_with(plan, problems))

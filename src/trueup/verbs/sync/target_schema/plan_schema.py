@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
-from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code_of
 from trueup.db.names import display_name
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, ORDERED, STATE_SCHEMA, Problem, SyncTable
 from trueup.verbs.sync.request import Scope
@@ -91,11 +91,13 @@ def _check_rights(
     query = "SELECT rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
     superuser, bypasses = target.execute(query).fetchall()[0]
     if superuser:
-        for table in tables:
-            found = foreign_code(
-                source, *table.name, writes=True, silenced=mode != ORDERED, disabled=True, for_superuser=True
-            )
-            problems += [Problem(str(table), reason, FOREIGN_CODE_CURE) for reason in found]
+        names = [table.name for table in tables]
+        found = foreign_code_of(source, names, writes=True, silenced=mode != ORDERED, disabled=True, for_superuser=True)
+        problems += [
+            Problem(display_name(*name), reason, FOREIGN_CODE_CURE)
+            for name, reasons in found.items()
+            for reason in reasons
+        ]
     elif not bypasses:
         forced = {(row["nspname"], row["relname"]) for row in statement_rows(source, "forced")}
         problems += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import ModuleType
 
@@ -15,12 +16,12 @@ from psycopg.conninfo import make_conninfo
 import trueup
 from support.fixtures import Compare, Databases
 from support.hostile import PASSWORD, Hostile, hostile_role
-from support.sync import make_pair
+from support.sync import make_pair, wire
 from support.tube import TubeDatabase
 from trueup.config.model import Node
 from trueup.db import catalog
 from trueup.db.connection import Connection
-from trueup.db.foreign_code import foreign_code
+from trueup.db.foreign_code import foreign_code, foreign_code_of
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.digest import digest_query
@@ -36,6 +37,8 @@ from trueup.verbs.repair import write_node
 from trueup.verbs.sync import copy as copy_parts
 from trueup.verbs.sync import large as sync_large
 from trueup.verbs.sync import round as sync_round
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync_ddl import apply_ddl
 
 # The role writes these rows itself, without casts.
@@ -559,6 +562,46 @@ def test_a_superuser_runs_no_trigger_of_a_table_that_a_foreign_key_writes_to(squ
         assert foreign_code(connection, "public", "w", writes=True, silenced=True) == []
         (reason,) = foreign_code(connection, "public", "w", writes=True)
     assert "the trigger seize of kid calls the function seize_row() of the role" in reason
+
+
+def test_the_checks_of_many_tables_take_as_many_queries_as_those_of_few(squatter: Hostile) -> None:
+    """And each finding belongs to its table, also if the code is in a table that a foreign key writes to."""
+    n1, n2 = squatter.databases
+    squatter.run(
+        """CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE TYPE mood AS ENUM ('a');
+        DO $$ BEGIN FOR i IN 0..299 LOOP
+            EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, n positive DEFAULT 1, m mood, at timestamptz'
+                           ' DEFAULT now(), CHECK (n < 9))', i);
+        END LOOP; END $$"""
+    )
+    pair = make_pair(n1, n2)
+
+    def trips(pattern: str, count: int) -> tuple[int, int]:
+        with wire(pair) as counted:
+            plan = sync.plan(replace(counted.request, scope=Scope("main", (pattern,))))
+            assert (len(plan.tables), plan.problems) == (count, ())
+            return counted.source_trips(), counted.target_trips()
+
+    assert trips("public.t?", 10) == trips("public.t*", 300)
+    squatter.run("ALTER FUNCTION seize() IMMUTABLE; CREATE INDEX ON t7 ((seize() || n))", n2)
+    squatter.run("ALTER TABLE t11 ADD FOREIGN KEY (id) REFERENCES t200 ON DELETE CASCADE", n2)
+    squatter.run("ALTER TABLE t11 ALTER n SET DEFAULT length(set_config('a', 'b', false))", n2)
+    tables = [("public", f"t{number}") for number in range(300)]
+    with psycopg.connect(n2.uri) as connection:
+        read = foreign_code_of(connection, tables, writes=False)
+        silenced = foreign_code_of(connection, tables, writes=True, silenced=True)
+        written = foreign_code_of(connection, tables, writes=True)
+        for name in (*read, *silenced, *written):
+            assert foreign_code(connection, *name, writes=True) == written[name]
+    index, default = "the index t7_expr_idx of t7 calls the function seize()", "the default or generated value of the"
+    for found, expected in (
+        (read, {"t7": index}),
+        (silenced, {"t7": index, "t11": default}),
+        (written, {"t7": index, "t11": default, "t200": default}),
+    ):
+        assert {table for _, table in found} == set(expected)
+        for table, reason in expected.items():
+            assert found["public", table][0].startswith(reason)
 
 
 def test_a_view_in_place_of_a_table_is_not_read(squatter: Hostile) -> None:

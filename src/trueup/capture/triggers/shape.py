@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +12,16 @@ from trueup.capture.triggers.document import SourceTable
 from trueup.capture.triggers.expressions import refused
 from trueup.capture.triggers.session import Session, block
 from trueup.db.casts import is_scalar, output_of
-from trueup.db.catalog import Column, read_table
+from trueup.db.catalog import Column, Table, read_tables
+from trueup.db.foreign_keys import TableName
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.encode import base_value, column_spec, equality, scalar_value, text_of
 from trueup.rows.types import TypeRow, type_named
 
 # Classes of errors that are no property of a table: conflicts, resources, locks, operator intervention.
 _PASSING = ("25", "40", "53", "55", "57", "58")
+# What was read of tables; None: the table does not exist any more.
+Tables = Mapping[TableName, Table | CheckFailed | None]
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,9 @@ class Shapes:
             only = stale[0] if len(stale) == 1 else None
             unusable = refused(self._session, self._tube, source=only)
             rows = self._source_rows([source for source in stale if source not in unusable])
+            tables = self._tables(rows.values())
             for source in stale:
-                shape = self._read(source, unusable.get(source, ""), rows.get(source))
+                shape = self._read(source, unusable.get(source, ""), rows.get(source), tables)
                 self._known[source] = prints[source], shape
         return {source: self._known[source][1] for source in prints}
 
@@ -100,14 +104,25 @@ class Shapes:
                 raise
             return {}
 
-    def _read(self, source: int, problem: str, row: Mapping[str, Any] | None) -> Shape:
+    def _tables(self, rows: Iterable[Mapping[str, Any]]) -> Tables:
+        """Return the tables of sources with a few queries; none if one of these fails for one of them."""
+        names = {(row["schema"], row["relation"]): None for row in rows if _is_readable(row)}
+        try:
+            with self._session.errors():
+                return {**names, **read_tables(self._session.connection, names)}
+        except QueryError as error:
+            if error.sqlstate[:2] in _PASSING:
+                raise
+            return {}
+
+    def _read(self, source: int, problem: str, row: Mapping[str, Any] | None, tables: Tables) -> Shape:
         """Read a shape; a table that cannot be read has a shape with a problem, so that others are not affected."""
         if not problem:
             try:
                 if row is None:
                     query = block(self._session, "sources")
                     (row,) = self._session.records(query, {"tube": self._tube, "sources": [source]})
-                return _shape(self._session, row)
+                return _shape(self._session, row, tables)
             except QueryError as error:
                 if error.sqlstate[:2] in _PASSING:
                     raise
@@ -135,14 +150,23 @@ def tables_of(shapes: Sequence[Shape]) -> list[SourceTable]:
     return [shape.for_sink for shape in shapes if shape.relation is not None]
 
 
-def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
+def _is_readable(row: Mapping[str, Any]) -> bool:
+    """Return whether the table of a source exists with its key."""
+    return row["relation"] is not None and len(row["key"]) == row["key_size"] and not row["is_superseded"]
+
+
+def _shape(session: Session, row: Mapping[str, Any], tables: Tables) -> Shape:
     table = None
     if row["relation"] is not None and row["name_in_sink"] not in (None, row["name"]):
         problem = f"it was renamed from {row['name_in_sink']} to {row['name']}"
         return _no_shape(row["source"], row["name"], row["is_detached"], problem=problem)
-    if row["relation"] is not None and len(row["key"]) == row["key_size"] and not row["is_superseded"]:
+    if _is_readable(row):
+        name = (row["schema"], row["relation"])
         with session.errors():
-            table = read_table(session.connection, row["schema"], row["relation"])
+            read = tables[name] if name in tables else read_tables(session.connection, [name]).get(name)
+        if isinstance(read, CheckFailed):
+            raise read
+        table = read
     if table is None:
         return _no_shape(row["source"], row["name"], row["is_detached"], is_superseded=row["is_superseded"])
     only = "" if row["kind"] == "p" else "ONLY "

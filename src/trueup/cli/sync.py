@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -79,8 +80,11 @@ def plan(**options: Any) -> int:
 
 @sync.command()
 @_options(*_WHAT, *_WORK, timeout_option(300.0))
-def start(quiet: bool, timeout: float, **options: Any) -> None:
+def start(quiet: bool, timeout: float, **options: Any) -> int:
     """Record changes on the source from now on, and copy all rows. After a stop or a kill, run it again to continue.
+
+    A table whose definition is changed meanwhile is set aside, and all other tables are copied. The exit code is 2 if
+    anything is set aside.
 
     \b
     Examples:
@@ -95,8 +99,11 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
         plan = sync.start(timeout=timeout, progress=progress)
     following = f"trueup sync run --from {plan.source} --to {plan.target}"
     text = f"copied {counted(len(plan.tables), 'table')} to {plan.target}; next: {following}"
-    values = {"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}
+    values: dict[str, Any] = {"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}
+    values["aside"] = [asdict(problem) for problem in plan.problems]
+    text += "".join(f"\nSET ASIDE: {problem}; to fix it: {problem.cure}" for problem in plan.problems)
     show(values, text, as_json=as_json, quiet=quiet)
+    return 2 if plan.problems else 0
 
 
 @sync.command()

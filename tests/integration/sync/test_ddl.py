@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,9 @@ from support.sync import Pair, make_pair
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
-from trueup.verbs.sync import changelog, ending
+from trueup.verbs.sync import changelog, copy, ending, state
 from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.totals import Until
 from trueup.verbs.sync_ddl import apply_ddl, change_tables
 from trueup.verbs.sync_ddl.text import ddl_text
@@ -240,6 +242,97 @@ def test_each_kind_of_change_concerns_one_table(versions: Pair, role: str, monke
     assert not pair.run().aside
     assert pair.target.execute("SELECT left_out FROM trueup.syncs") == [(["public.used"],)]
     assert pair.source.execute("SELECT count(*) FROM trueup_log.pods_main") == [(0,)]
+
+
+# Changes of tables while `start` copies, and whether the table is set aside after it.
+WHILE_COPYING = {
+    "added": ("ALTER TABLE {0} ADD COLUMN c int NOT NULL DEFAULT 7", True),
+    "dropped": ("ALTER TABLE {0} DROP COLUMN n", True),
+    "called": ("ALTER TABLE {0} RENAME n TO m", True),
+    "typed": ("ALTER TABLE {0} ALTER n TYPE bigint USING n * 10", True),
+    "renamed": ("ALTER TABLE {0} RENAME TO {0}_since", True),
+    "gone": ("DROP TABLE {0}", True),
+    "truncated": ("TRUNCATE {0}; INSERT INTO {0} VALUES (1, 1, 'x')", False),
+    "indexed": ("CREATE INDEX ON {0} (n); DELETE FROM {0} WHERE id = 1", False),
+}
+MOMENTS = ("before", "while", "after")
+COPIED = {f"{kind}_{moment}": kind for kind in WHILE_COPYING for moment in MOMENTS}
+
+
+@pytest.mark.parametrize("create_schema", [False, True], ids=["", "create_schema"])
+def test_a_change_of_a_table_during_start_concerns_that_table_only(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, create_schema: bool
+) -> None:
+    tables = "".join(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, f text);" for name in [*COPIED, "other"])
+    tables += "CREATE TABLE child (id int PRIMARY KEY REFERENCES dropped_while);" + PARTS
+    pair.source.execute(tables) if create_schema else pair.both(tables)
+    for name in [*COPIED, "other"]:
+        pair.source.execute(f"INSERT INTO {name} SELECT g, g, repeat('x', 500) FROM generate_series(1, 40) g")
+    pair.source.execute("INSERT INTO parts SELECT g, g % 20 FROM generate_series(1, 40) g")
+
+    def change(moment: str, table: str = "") -> None:
+        for name, kind in COPIED.items():
+            if name.endswith(moment) and table in ("", f"public.{name}"):
+                pair.source.execute(WHILE_COPYING[kind][0].format(name))
+        if moment != "while":
+            new = f"CREATE TABLE new_{moment} (id int PRIMARY KEY); INSERT INTO new_{moment} VALUES (1)"
+            pair.source.execute(new)
+
+    done: set[str] = set()
+    real_install, real_once, real_phase = changelog.install, copy.copy_once, state.set_phase
+
+    def install(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(changelog, "install", real_install)
+        change("before")
+        return real_install(*arguments, **options)
+
+    def once(part: copy.Part) -> copy.Copied:
+        copied = real_once(part)
+        with lock:
+            is_first = str(part.table) not in done
+            done.add(str(part.table))
+        if is_first:
+            change("while", str(part.table))
+        if is_first and str(part.table) == "public.parts":
+            pair.source.execute(
+                "CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30); INSERT INTO parts VALUES (1, 25)"
+            )
+        return copied
+
+    def set_phase(target: Any, name: str, epoch: int, phase: str) -> None:
+        real_phase(target, name, epoch, phase)
+        if phase == "copied":
+            change("after")
+
+    lock = threading.Lock()
+    monkeypatch.setattr(changelog, "install", install)
+    monkeypatch.setattr(copy, "copy_once", once)
+    monkeypatch.setattr(state, "set_phase", set_phase)
+    monkeypatch.setattr(copy, "LEAST_BYTES", 8192)
+    monkeypatch.setattr(copy, "PART_BYTES", 8192)
+    plan = pair.with_scope(Scope("main", create_schema=create_schema)).start()
+    assert pair.known().phase == "running"
+    aside = {problem.where for problem in plan.problems}
+    for name, kind in COPIED.items():
+        assert (f"public.{name}" in aside) == WHILE_COPYING[kind][1], name
+    assert {"public.new_before", "public.new_after"} <= aside
+    assert not aside & {"public.other", "public.child"}
+    pair.check_equal(["other"])
+    pair.run()
+    pair.check_equal(["other", *(name for name in COPIED if not WHILE_COPYING[COPIED[name]][1])])
+    # `sync ddl` makes the target like the source, and rounds copy what is missing.
+    for _ in range(3):
+        found = apply_ddl.apply(pair.request, drops=True, timeout=30)[0]
+        totals = pair.run()
+        if not found:
+            break
+    left = {problem.where: str(problem) for problem in totals.aside}
+    if left:
+        change_tables.add(pair.request, [name.removeprefix("public.") for name in left])
+        totals = pair.run()
+    assert not totals.aside
+    now = [f"{name}_since" if kind == "renamed" else name for name, kind in COPIED.items() if kind != "gone"]
+    pair.check_equal([*now, "other", "parts", "child", "new_before", "new_after"])
 
 
 def test_a_running_sync_follows_all_kinds_at_once_and_drops_nothing(versions: Pair) -> None:

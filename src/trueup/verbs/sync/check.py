@@ -96,23 +96,8 @@ def check_scope(scope: Scope, stored: State) -> None:
 
 def plan_again(source: Connection, target: Connection, stored: State, names: tuple[str, str]) -> Plan:
     """Plan a started sync again; tables that were changed, created or dropped since are problems of the plan."""
-    if stored.phase == "running":
-        plan, problems = plan_live(source, target, stored, names, is_brief=False)
-        return replace(plan, problems=(*plan.problems, *problems))
-    plan = _plan(source, target, stored, names)
-    known = {str(table) for table in plan.tables} | {problem.where for problem in plan.problems}
-    cure = "drop the sync and start it again: trueup sync drop, trueup sync start"
-    since = [
-        Problem(str(table), "it was created after the sync was started, and is not in the sync", cure)
-        for table in plan.tables
-        if str(table) not in stored.tables
-    ]
-    since += [
-        Problem(name, "it is in the sync, but was dropped or renamed on the source", cure)
-        for name in stored.tables
-        if name not in known
-    ]
-    return replace(plan, problems=(*plan.problems, *since))
+    plan, problems = plan_live(source, target, stored, names, is_brief=False)
+    return replace(plan, problems=(*plan.problems, *problems))
 
 
 def plan_live(
@@ -120,7 +105,19 @@ def plan_live(
 ) -> tuple[Plan, list[Problem]]:
     """Plan a started sync again; return the plan of what can be synced, and the problems of what is set aside."""
     plan = _plan(source, target, stored, names, is_brief=is_brief)
-    plan, problems = aside.split(plan, members.read(target, stored.sync), members.names_by_oid(source))
+    known, present = members.read(target, stored.sync), members.names_by_oid(source)
+    if known:
+        return aside.split(plan, known, present)
+    # The tables are not recorded yet: they are known by their names only.
+    named = [table for table in plan.tables if str(table) in stored.tables]
+    known = {table.oid: members.Member(str(table), table.oid, table.target_oid, {}) for table in named}
+    plan, problems = aside.split(plan, known, present)
+    cure = "if it is not needed on the target either, drop it there"
+    problems += [
+        Problem(name, "it was dropped or renamed on the source after the sync was started", cure)
+        for name in stored.tables
+        if name not in present.values()
+    ]
     return plan, problems
 
 
@@ -128,20 +125,13 @@ def _plan(
     source: Connection, target: Connection, stored: State, names: tuple[str, str], *, is_brief: bool = False
 ) -> Plan:
     named = stored.named
-    if named and stored.phase == "running":
+    if named:
         # Also under another name.
         present = members.names_by_oid(source)
         named += tuple(present[oid] for oid in members.read(target, stored.sync) if oid in present)
     scope = Scope(stored.sync, named, stored.left_out)
     is_bare = stored.made_schema and stored.phase != "running"
     return make_plan(source, target, scope, names, TargetState(True, is_bare, is_brief))
-
-
-def check_plan(source: Connection, target: Connection, stored: State, names: tuple[str, str]) -> Plan:
-    """Plan a started sync again; raise if the plan has problems."""
-    plan = plan_again(source, target, stored, names)
-    refuse(plan)
-    return plan
 
 
 def refuse(plan: Plan) -> None:

@@ -17,6 +17,13 @@ SELECT t.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, c.relfil
   LEFT JOIN pg_am a ON a.oid = c.relam
  ORDER BY 7 DESC, 2
 
+-- name: shapes
+-- A fingerprint of name and columns per table: what a copy of its rows depends on.
+SELECT c.oid::bigint, md5(concat_ws('/', c.relnamespace, c.relname, c.relkind, string_agg(
+           concat_ws(':', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated), '/' ORDER BY a.attnum)))
+  FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE c.oid = ANY(%(oids)s::oid[]) GROUP BY c.oid, c.relnamespace, c.relname, c.relkind
+
 -- name: done
 SELECT relation::bigint, file::bigint, first_page, end_page FROM trueup.copied WHERE sync = %s
 

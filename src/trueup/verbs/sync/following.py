@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import psycopg
 
@@ -32,7 +33,12 @@ FollowDdl = Callable[[], tuple[bool, bool]]
 class Following:
     """What a running sync knows from one opened link to the next one."""
 
-    def __init__(self, progress: Progress, follow_ddl: FollowDdl | None = None) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        follow_ddl: FollowDdl | None = None,
+        refused: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         # The link is not up to date: open it again.
         self.has_to_open = False
         self._progress = progress
@@ -40,7 +46,7 @@ class Following:
         self._retry_at: float | None = None
         self._reported: tuple[Problem, ...] = ()
         # Tables whose rows the target refused, and why. They are tried again when a table was changed.
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, str] = dict(refused)
         self._opened_at = 0.0
         self._last_openings = 0
         self._took = 0.0
@@ -72,7 +78,7 @@ class Following:
         """
         reported, sequences_at = time.monotonic(), 0.0
         while True:
-            with self._errors(runner.link):
+            with self.errors(runner.link):
                 last = runner.round()
                 totals = totals.plus(last, time.monotonic() - began)
                 is_over = until.is_reached(last) or last.stop_asked
@@ -101,7 +107,7 @@ class Following:
         self.has_to_open = ((last.is_outdated and is_due) or is_retried) and not last.stop_asked
 
     @contextmanager
-    def _errors(self, link: Link) -> Iterator[None]:
+    def errors(self, link: Link) -> Iterator[None]:
         """Raise Outdated if an error of the block is the result of a change of a table, or sets a table aside."""
         try:
             yield

@@ -21,7 +21,7 @@ from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError, TrueupError
 from trueup.verbs.sync import aside, chain, changelog, check, history, members, state
-from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA, Plan, Problem, SyncTable
+from trueup.verbs.sync.model import LOG_SCHEMA, REFUSED, STATE_SCHEMA, Plan, Problem, SyncTable
 from trueup.verbs.sync.silence import silence
 from trueup.verbs.sync.state import State
 
@@ -102,7 +102,7 @@ class Link:
 
     def refused_table(self, error: QueryError) -> str:
         """Return the synced table whose rows the target refused with this error, or "" if it was not that."""
-        if error.node != self.target_node.name or error.sqlstate[:2] not in ("22", "23") or not error.table:
+        if error.node != self.target_node.name or error.sqlstate[:2] not in REFUSED or not error.table:
             return ""
         # The server names a partition.
         schema, table = parse_table_name(error.table)
@@ -226,10 +226,7 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
     known = members.read(target, name)
     shape, target_names = read_shape(source, name, known), members.quoted_names(target, known.values())
     target_shape = members.shape(target, name, target_names)
-    if stored.phase == "running":
-        plan, problems = check.plan_live(source, target, stored, nodes)
-    else:
-        plan, problems = check.plan_again(source, target, stored, nodes), []
+    plan, problems = check.plan_live(source, target, stored, nodes)
     problems += [
         Problem(str(table), f"the target refused its rows: {refused[str(table)]}", "fix the cause, then run it again")
         for table in plan.tables

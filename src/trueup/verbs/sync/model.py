@@ -26,6 +26,9 @@ FUNCTIONS_SCHEMA = "trueup_app"
 # What a problem of large objects names.
 LARGE_OBJECTS = "large objects"
 
+# The classes of SQLSTATE with which a server refuses values: data exceptions, and violated constraints.
+REFUSED = ("22", "23")
+
 # How rows are written: with triggers and foreign keys of the target silenced, or in the order of foreign keys.
 REPLICA = disabled_triggers.REPLICA
 ORDERED = disabled_triggers.ORDERED

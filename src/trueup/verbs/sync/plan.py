@@ -5,7 +5,7 @@ No table is skipped silently: each one is in the plan, is a problem (the plan fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
@@ -164,9 +164,17 @@ def _chosen(
     return chosen, outside
 
 
-def not_created(source: Connection, scope: Scope) -> tuple[TableName, ...]:
-    """Return the relations that --create-schema does not create: tables outside of the scope, and views on them."""
-    return find_left_out(source, _chosen(source, scope, [], is_started=True)[1]).relations
+def not_created(source: Connection, scope: Scope, live: Container[int] | None = None) -> tuple[TableName, ...]:
+    """Return the relations that --create-schema does not create: tables outside of the scope, and views on them.
+
+    With `live`, also all tables but these: they are set aside.
+    """
+    chosen, outside = _chosen(source, scope, [], is_started=True)
+    if live is not None:
+        outside += [
+            row["oid"] for row in chosen if row["kind"] != "m" and not row["extension"] and row["oid"] not in live
+        ]
+    return find_left_out(source, outside).relations
 
 
 def _relations(connection: Connection) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from trueup.config.wording import counted
 from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress
-from trueup.verbs.sync import changelog, check, history, members, snapshot_copy, state, turn
+from trueup.verbs.sync import changelog, check, history, reshaped, snapshot_copy, state, turn
 from trueup.verbs.sync.following import FollowDdl, Following
 from trueup.verbs.sync.link import open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
@@ -40,7 +40,10 @@ def plan(request: SyncRequest) -> Plan:
 
 
 def start(request: SyncRequest, progress: Progress) -> Plan:
-    """Start a sync, or continue one whose copy is not finished: plan, schema, change log, copy, indexes."""
+    """Start a sync, or continue one whose copy is not finished: plan, schema, change log, copy, indexes.
+
+    The problems of the result are those of tables that were changed meanwhile, and are set aside.
+    """
     with ExitStack() as stack:
         source, target = stack.enter_context(open_ends(request.source, request.target, request.name))
         stack.enter_context(changelog.sync_lock(source, request.source, request.name))
@@ -53,32 +56,31 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         if stored.phase == "making":
             left_out = not_created(source, Scope(request.name, stored.named, stored.left_out))
             create_schema.make_tables(request, source, stored, epoch, left_out, progress)
-        shapes = members.shapes(target, members.quoted(stored.tables))
-        checked = check.check_plan(source, target, stored, request.node_names)
+        plan, problems = check.plan_live(source, target, stored, request.node_names)
+        check.refuse(plan)
         starter = EngineStarter(
             request.spark, concurrency_factor=request.concurrency_factor, max_connections=request.max_connections
         )
         stack.callback(starter.close)
-        engine = starter.get(checked.rows)
+        engine = starter.get(plan.rows)
+        refused: dict[str, str] = {}
         if stored.phase in ("making", "copying"):
+            progress.say(f"recording changes of {counted(len(plan.tables), 'table')} on {request.source.name}")
+            plan, tables = reshaped.record_changes(request, source, target, stored, epoch, progress)
+            # The lock did not exist before the change log did.
+            stack.enter_context(changelog.sync_lock(source, request.source, request.name))
+            if not stored.snapshots:
+                history.reader(request.name).forget(source)
             with changelog.open_log(request.source) as log:
-                progress.say(f"recording changes of {counted(len(checked.tables), 'table')} on {request.source.name}")
-                owner = changelog.Owner(stored.id, state.identity(target))
-                tables = changelog.install(log, request.name, owner, checked.tables, timeout=request.timeout)
-                # The lock did not exist before the change log did.
-                stack.enter_context(changelog.sync_lock(source, request.source, request.name))
-                if not stored.snapshots:
-                    history.reader(request.name).forget(source)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
-            with state.writing(target, request.name, epoch):
-                members.record(source, target, request.name, tables, no_others=True)
-            tables = tuple(members.with_shapes(tables, shapes))
-            rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, epoch, engine, progress)
+            rows, refused = snapshot_copy.copy_all(
+                request, source, target, plan, tables, stored, epoch, engine, progress
+            )
             state.set_phase(target, request.name, epoch, "copied")
             progress.say(f"copied {counted(rows, 'row')}")
-    if stored.phase != "running":
-        snapshot_copy.build(request, engine.slots, progress)
-    return checked
+    if stored.phase == "running":
+        return replace(plan, problems=tuple(problems))
+    return snapshot_copy.build(request, engine.slots, progress, refused)
 
 
 def run(

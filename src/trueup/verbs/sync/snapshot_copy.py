@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import psycopg
 
 from trueup.db import reader
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import in_order
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
+from trueup.errors import TrueupError
 from trueup.rows.write.ordered import write_ordered
 from trueup.task import materialized
-from trueup.verbs.sync import changelog, history, state
+from trueup.verbs.sync import aside, changelog, history, members, reshaped, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
-from trueup.verbs.sync.link import application, open_link
-from trueup.verbs.sync.model import Plan, SyncTable
+from trueup.verbs.sync.following import Following
+from trueup.verbs.sync.link import Link, application, open_sync, read_shape
+from trueup.verbs.sync.model import Outdated, Plan, SyncTable
 from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.silence import silence
 from trueup.verbs.sync.target_schema import create_schema
+
+# How often indexes are built again because a table was changed meanwhile.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,11 @@ def copy_all(
     epoch: int,
     engine: Engine,
     progress: Progress,
-) -> int:
-    """Copy all rows that an earlier call has not copied; return their number.
+) -> tuple[int, dict[str, str]]:
+    """Copy all rows that an earlier call has not copied; return their number, and tables that could not be copied.
 
-    A table that is rewritten before it is copied is copied again in a snapshot of its own, in which it is locked.
+    A table that is rewritten before it is copied is copied again in a snapshot of its own, in which it is locked. A
+    table that cannot be copied because its definition was changed is left to the rounds.
     """
     # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
     ordered = plan.is_ordered and not stored.made_schema
@@ -59,15 +67,36 @@ def copy_all(
     silence(target, request.name, epoch, plan.tables, plan.mode)
     title = application(request.name)
     reader.allow(title)
+    watched = reshaped.watch(source, target, tables)
+    live, refused = list(tables), dict[str, str]()
     try:
-        rows, stale = _copy_in_snapshot(work, tables, locked=tables if ordered else ())
-        for table in tables:
-            if str(table) in stale:
-                progress.say(f"{table} was rewritten meanwhile: copying it again")
-                rows += _copy_in_snapshot(work, [table], locked=[table])[0]
-        return rows
+        while True:
+            try:
+                rows = _copy_tables(work, live)
+                break
+            except (TrueupError, psycopg.Error) as error:
+                left = watched.changed_after(error, live)
+                progress.say(f"{', '.join(map(str, left))} cannot be copied, because it was changed: {error}")
+                refused |= {str(table): str(error) for table in left}
+                live = [table for table in live if table not in left]
+                if ordered:
+                    problems = aside.with_relatives(target, live, members.read(target, request.name).values())
+                    wrong = {problem.where for problem in problems}
+                    live = [table for table in live if str(table) not in wrong]
+                work = replace(work, plan=aside.only(plan, live, ()))
+        reshaped.copy_later(request, source, target, live)
+        return rows, refused
     finally:
         reader.stop_all(title)
+
+
+def _copy_tables(work: CopyTask, tables: Sequence[SyncTable]) -> int:
+    rows, stale = _copy_in_snapshot(work, tables, locked=tables if work.ordered else ())
+    for table in tables:
+        if str(table) in stale:
+            work.progress.say(f"{table} was rewritten meanwhile: copying it again")
+            rows += _copy_in_snapshot(work, [table], locked=[table])[0]
+    return rows
 
 
 def _copy_in_snapshot(
@@ -128,30 +157,55 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
     return rows
 
 
-def build(request: SyncRequest, slots: int, progress: Progress) -> None:
-    """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy."""
-    with open_link(request.source, request.target, request.name, phases=("copied", "building")) as link:
-        stored = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
-        if stored.phase == "copied":
-            with Runner(link, request, progress) as runner:
-                # Before indexes are built: after a kill, these would be built again.
-                runner.copy_large_objects(is_first=True)
-                if stored.made_schema and stored.snapshots > 1:
-                    # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
-                    runner.round(everything=True)
-        if stored.made_schema:
-            state.set_phase(link.target, request.name, link.epoch, "building")
-            left_out = not_created(link.source, Scope(link.name, stored.named, stored.left_out))
+def build(request: SyncRequest, slots: int, progress: Progress, refused: Mapping[str, str]) -> Plan:
+    """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy.
+
+    `refused` are tables that could not be copied, and why. Return the plan; its problems are those of the tables that
+    are set aside.
+    """
+    following = Following(progress, refused=refused)
+    with open_sync(request.source, request.target, request.name, phases=("copied", "building")) as opened:
+        for attempt in range(_ATTEMPTS):
+            try:
+                link = following.link(opened)
+                with following.errors(link):
+                    _build(request, link, slots, progress)
+                return replace(link.plan, problems=link.aside)
+            except Outdated as error:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                progress.say(f"{error.message}: checking all tables again")
+    raise AssertionError("unreachable")
+
+
+def _build(request: SyncRequest, link: Link, slots: int, progress: Progress) -> None:
+    stored = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
+    if stored.phase == "copied":
+        with Runner(link, request, progress) as runner:
+            # Before indexes are built: after a kill, these would be built again.
+            runner.copy_large_objects(is_first=True)
+            if stored.made_schema and stored.snapshots > 1:
+                # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
+                runner.round(everything=True)
+    if stored.made_schema:
+        state.set_phase(link.target, request.name, link.epoch, "building")
+        scope = Scope(link.name, stored.named, stored.left_out)
+        left_out = not_created(link.source, scope, [table.oid for table in link.tables])
+        try:
             with state.writing(link.target, link.name, link.epoch):
                 create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
-            silence(link.target, link.name, link.epoch, link.tables, link.plan.mode)
-        # New tables have no statistics, and rounds would get bad query plans.
-        names = [table.name for table in link.tables]
-        left = materialized.analyze(link.target, link.target_node, names, link.application, slots=slots)
-        if not stored.named:
-            left += materialized.refresh(link.source, link.target_node, link.application, progress)
-        for remark in left:
-            progress.say(remark)
-        state.set_phase(link.target, request.name, link.epoch, "running")
-        with state.writing(link.target, link.name, link.epoch):
-            link.target.execute(state.statement("large_objects_kept"), [link.name])
+        except TrueupError as error:
+            if read_shape(link.source, link.name, link.oids) == link.shape:
+                raise
+            raise Outdated([f"a table was changed meanwhile ({error})"]) from error
+        silence(link.target, link.name, link.epoch, link.tables, link.plan.mode)
+    # New tables have no statistics, and rounds would get bad query plans.
+    names = [table.name for table in link.tables]
+    left = materialized.analyze(link.target, link.target_node, names, link.application, slots=slots)
+    if not stored.named:
+        left += materialized.refresh(link.source, link.target_node, link.application, progress)
+    for remark in left:
+        progress.say(remark)
+    state.set_phase(link.target, request.name, link.epoch, "running")
+    with state.writing(link.target, link.name, link.epoch):
+        link.target.execute(state.statement("large_objects_kept"), [link.name])

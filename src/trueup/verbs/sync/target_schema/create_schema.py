@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +44,7 @@ _RETRY_SECONDS = 0.5
 _SCHEMA = re.compile(r"^\d+; 2615 \d+ SCHEMA ")
 _PRIVILEGES = re.compile(r"^\d+; \d+ \d+ ACL ")
 _TRIGGER = re.compile(r"^\d+; 2620 (\d+) TRIGGER ")
+_REFERENCE = re.compile(r"^\d+; 2606 (\d+) FK CONSTRAINT ")
 _EVENT_TRIGGER = re.compile(r"^\d+; (?:3466 \d+ EVENT TRIGGER|0 0 (?:COMMENT|ACL) - EVENT TRIGGER) ")
 # The comment of an extension is part of the extension; only its owner may set it.
 _EXTENSION_COMMENT = re.compile(r"^\d+; 0 0 COMMENT - EXTENSION ")
@@ -212,12 +213,14 @@ def build_rest(
     options = [f"--jobs={slots}", *(("--clean", "--if-exists") if stored.phase == "building" else ())]
     with dumped(request, source, target, left_out) as dump:
         ours = _our_triggers(source)
+        references = _references(source, left_out)
         superuser = is_superuser(target)
         entries = [
             line
             for line in dump.entries(POST)
             if not ((match := _TRIGGER.match(line)) and int(match[1]) in ours)
             and (superuser or not _EVENT_TRIGGER.match(line))
+            and not ((match := _REFERENCE.match(line)) and int(match[1]) in references)
         ]
         run_program(
             [
@@ -235,6 +238,16 @@ def build_rest(
         )
     with target.transaction():
         copy_database(source, target, progress.say, no_owner=stored.no_owner)
+
+
+def _references(source: Connection, left_out: Sequence[TableName]) -> set[int]:
+    """Return the foreign keys that refer to tables which are not created, or are set aside."""
+    names = [sql.Identifier(*name).as_string(source) for name in left_out]
+    query = (
+        "SELECT k.oid::bigint FROM unnest(%s::text[]) n(name) JOIN pg_constraint k ON k.confrelid = to_regclass(n.name)"
+        " WHERE k.contype = 'f'"
+    )
+    return {oid for (oid,) in source.execute(query, [names]).fetchall()}
 
 
 def end_sessions(target: Connection, stored: State) -> None:

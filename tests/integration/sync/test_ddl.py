@@ -16,7 +16,8 @@ from support.sync import Pair, make_pair
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
-from trueup.verbs.sync import changelog, copy, ending, state
+from trueup.verbs.sync import changelog, copy, ending, reshaped, state
+from trueup.verbs.sync import plan as sync_plan
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.totals import Until
@@ -244,95 +245,150 @@ def test_each_kind_of_change_concerns_one_table(versions: Pair, role: str, monke
     assert pair.source.execute("SELECT count(*) FROM trueup_log.pods_main") == [(0,)]
 
 
-# Changes of tables while `start` copies, and whether the table is set aside after it.
+# Changes of tables while `start` copies, whether the table is set aside after it, and at which moments.
 WHILE_COPYING = {
-    "added": ("ALTER TABLE {0} ADD COLUMN c int NOT NULL DEFAULT 7", True),
-    "dropped": ("ALTER TABLE {0} DROP COLUMN n", True),
-    "called": ("ALTER TABLE {0} RENAME n TO m", True),
-    "typed": ("ALTER TABLE {0} ALTER n TYPE bigint USING n * 10", True),
-    "renamed": ("ALTER TABLE {0} RENAME TO {0}_since", True),
-    "gone": ("DROP TABLE {0}", True),
-    "truncated": ("TRUNCATE {0}; INSERT INTO {0} VALUES (1, 1, 'x')", False),
-    "indexed": ("CREATE INDEX ON {0} (n); DELETE FROM {0} WHERE id = 1", False),
+    "added": ("ALTER TABLE {0} ADD COLUMN c int DEFAULT 7", True, "before attaching waiting while after"),
+    "dropped": ("ALTER TABLE {0} DROP COLUMN n", True, "while"),
+    "called": ("ALTER TABLE {0} RENAME n TO m", True, "waiting while"),
+    "typed": ("ALTER TABLE {0} ALTER n TYPE bigint USING n * 10", True, "before while after"),
+    "renamed": ("ALTER TABLE {0} RENAME TO {0}_since", True, "before waiting while after"),
+    "gone": ("DROP TABLE {0}", True, "before while after"),
+    "truncated": ("TRUNCATE {0}; INSERT INTO {0} VALUES (1, 1, 'x')", False, "while after"),
+    "indexed": ("CREATE INDEX ON {0} (n); DELETE FROM {0} WHERE id = 1", False, "while"),
 }
-MOMENTS = ("before", "while", "after")
-COPIED = {f"{kind}_{moment}": kind for kind in WHILE_COPYING for moment in MOMENTS}
+MOMENTS = {
+    # The copy locks all tables.
+    "ordered": ("before", "attaching", "waiting", "after"),
+    "replica": ("before", "attaching", "waiting", "while", "after"),
+    "create_schema": ("before", "waiting", "while", "after"),
+}
 
 
-@pytest.mark.parametrize("create_schema", [False, True], ids=["", "create_schema"])
+class Killed(BaseException):
+    """Ends `start` where a kill would."""
+
+
+@pytest.mark.parametrize("mode", [*MOMENTS])
 def test_a_change_of_a_table_during_start_concerns_that_table_only(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, create_schema: bool
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    tables = "".join(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, f text);" for name in [*COPIED, "other"])
-    tables += "CREATE TABLE child (id int PRIMARY KEY REFERENCES dropped_while);" + PARTS
-    pair.source.execute(tables) if create_schema else pair.both(tables)
-    for name in [*COPIED, "other"]:
-        pair.source.execute(f"INSERT INTO {name} SELECT g, g, repeat('x', 500) FROM generate_series(1, 40) g")
+    kinds = {
+        f"{kind}_{moment}": kind
+        for kind, (_, _, moments) in WHILE_COPYING.items()
+        for moment in moments.split()
+        if moment in MOMENTS[mode]
+    }
+    tables = "".join(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, f text);" for name in [*kinds, "other"])
+    parent = "renamed_waiting" if mode == "ordered" else "added_waiting"
+    tables += f"CREATE TABLE child (id int PRIMARY KEY REFERENCES {parent});"
+    tables += "CREATE TABLE keyless (n int, f text);" + PARTS
+    pair.source.execute(tables) if mode == "create_schema" else pair.both(tables)
+    text = "INSERT INTO {} SELECT g, g, repeat('x', 500) FROM generate_series(1, 40) g;"
+    pair.source.execute("".join(text.format(name) for name in [*kinds, "other"]))
+    pair.source.execute("INSERT INTO keyless SELECT n, f FROM other; INSERT INTO child VALUES (1)")
     pair.source.execute("INSERT INTO parts SELECT g, g % 20 FROM generate_series(1, 40) g")
+    done: set[str] = set()
+    epochs: set[int] = set()
+    lock = threading.Lock()
 
     def change(moment: str, table: str = "") -> None:
-        for name, kind in COPIED.items():
+        for name, kind in kinds.items():
             if name.endswith(moment) and table in ("", f"public.{name}"):
                 pair.source.execute(WHILE_COPYING[kind][0].format(name))
-        if moment != "while":
+        if not table and moment != "waiting":
             new = f"CREATE TABLE new_{moment} (id int PRIMARY KEY); INSERT INTO new_{moment} VALUES (1)"
             pair.source.execute(new)
 
-    done: set[str] = set()
+    def is_first(what: str) -> bool:
+        with lock:
+            known = what in done
+            done.add(what)
+        return not known
+
     real_install, real_once, real_phase = changelog.install, copy.copy_once, state.set_phase
+    real_attach, real_wait, real_later = changelog.attach, changelog.wait_for_older_transactions, reshaped.copy_later
 
     def install(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(changelog, "install", real_install)
-        change("before")
+        if is_first("install"):
+            change("before")
         return real_install(*arguments, **options)
 
+    def attach(log: Any, name: str, tables: Any, *, timeout: float) -> Any:
+        if [str(table) for table in tables] == ["public.added_attaching"] and is_first("attach"):
+            change("attaching", "public.added_attaching")
+        return real_attach(log, name, tables, timeout=timeout)
+
+    def wait(*arguments: Any, **options: Any) -> None:
+        if is_first("wait"):
+            change("waiting")
+        real_wait(*arguments, **options)
+
     def once(part: copy.Part) -> copy.Copied:
-        copied = real_once(part)
-        with lock:
-            is_first = str(part.table) not in done
-            done.add(str(part.table))
-        if is_first:
-            change("while", str(part.table))
-        if is_first and str(part.table) == "public.parts":
-            pair.source.execute(
-                "CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30); INSERT INTO parts VALUES (1, 25)"
-            )
+        copied, name = real_once(part), str(part.table)
+        epochs.add(part.job.epoch)
+        if is_first(name):
+            change("while", name)
+            if name == "public.parts" and mode != "ordered":
+                new = "CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30)"
+                pair.source.execute(f"{new}; INSERT INTO parts VALUES (1, 25)")
         return copied
+
+    def later(*arguments: Any) -> None:
+        if mode == "replica" and is_first("later"):
+            raise Killed
+        real_later(*arguments)
 
     def set_phase(target: Any, name: str, epoch: int, phase: str) -> None:
         real_phase(target, name, epoch, phase)
         if phase == "copied":
             change("after")
 
-    lock = threading.Lock()
     monkeypatch.setattr(changelog, "install", install)
+    monkeypatch.setattr(changelog, "attach", attach)
+    monkeypatch.setattr(changelog, "wait_for_older_transactions", wait)
     monkeypatch.setattr(copy, "copy_once", once)
+    monkeypatch.setattr(reshaped, "copy_later", later)
     monkeypatch.setattr(state, "set_phase", set_phase)
     monkeypatch.setattr(copy, "LEAST_BYTES", 8192)
     monkeypatch.setattr(copy, "PART_BYTES", 8192)
-    plan = pair.with_scope(Scope("main", create_schema=create_schema)).start()
+    if mode == "ordered":
+        monkeypatch.setattr(sync_plan, "silence_triggers", lambda target: False)
+    scoped = pair.with_scope(Scope("main", create_schema=mode == "create_schema"))
+    if mode == "replica":
+        with pytest.raises(Killed):
+            scoped.start()
+        # Tasks of the first attempt cannot write after another one began.
+        assert len(epochs) > 1
+        assert pair.known().phase == "copying"
+    plan = scoped.start()
     assert pair.known().phase == "running"
-    aside = {problem.where for problem in plan.problems}
-    for name, kind in COPIED.items():
+    aside = {problem.where: str(problem) for problem in plan.problems}
+    for name, kind in kinds.items():
         assert (f"public.{name}" in aside) == WHILE_COPYING[kind][1], name
-    assert {"public.new_before", "public.new_after"} <= aside
-    assert not aside & {"public.other", "public.child"}
-    pair.check_equal(["other"])
+    assert {"public.new_before", "public.new_after"} <= aside.keys()
+    assert ("public.child" in aside) == (mode == "ordered"), aside["public.child"]
+    assert "public.other" not in aside
+    pair.check_equal(["other", "keyless"])
     pair.run()
-    pair.check_equal(["other", *(name for name in COPIED if not WHILE_COPYING[COPIED[name]][1])])
+    pair.check_equal(["other", "keyless", *(name for name in kinds if not WHILE_COPYING[kinds[name]][1])])
+    if mode != "create_schema":
+        # Without a default: the rows of the target get no value.
+        pair.target.execute("ALTER TABLE added_attaching ADD COLUMN c int")
+        totals = pair.run()
+        assert not [problem for problem in totals.aside if problem.where == "public.added_attaching"]
+        pair.check_equal(["added_attaching"])
     # `sync ddl` makes the target like the source, and rounds copy what is missing.
     for _ in range(3):
         found = apply_ddl.apply(pair.request, drops=True, timeout=30)[0]
         totals = pair.run()
         if not found:
             break
-    left = {problem.where: str(problem) for problem in totals.aside}
-    if left:
-        change_tables.add(pair.request, [name.removeprefix("public.") for name in left])
+    if totals.aside:
+        change_tables.add(pair.request, [problem.where.removeprefix("public.") for problem in totals.aside])
         totals = pair.run()
     assert not totals.aside
-    now = [f"{name}_since" if kind == "renamed" else name for name, kind in COPIED.items() if kind != "gone"]
-    pair.check_equal([*now, "other", "parts", "child", "new_before", "new_after"])
+    now = [f"{name}_since" if kind == "renamed" else name for name, kind in kinds.items() if kind != "gone"]
+    pair.check_equal([*now, "other", "keyless", "parts", "child", "new_before", "new_after"])
 
 
 def test_a_running_sync_follows_all_kinds_at_once_and_drops_nothing(versions: Pair) -> None:

@@ -190,16 +190,13 @@ def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[list
     return recorded, problems
 
 
-def reload(log: Session, name: str, table: tuple[str, str], reason: str) -> None:
-    """Let the next round copy all rows of a table, given by schema and name.
+def reload(log: Session, name: str, oid: int, reason: str) -> None:
+    """Let the next round copy all rows of a table, given by its oid: it may be renamed at any time.
 
     A table that is not in the change log is set aside until it is added, and copied then.
     """
-    quoted = sql.Identifier(*table).as_string(log.connection)
-    attached = sql.SQL('SELECT true FROM {} WHERE tube = %s AND detached_at IS NULL AND "table"::oid = to_regclass(%s)')
-    if not log.rows(attached.format(log.name("sources")), [name, quoted]):
-        return
-    log.call("tube_backfill_schedule", name, quoted, reason=reason)
+    if numbers(log.connection, name, [oid]):
+        log.call("tube_backfill_schedule", name, str(oid), reason=reason)
 
 
 def drop(log: Session, name: str, sync_id: str, *, timeout: float) -> bool:

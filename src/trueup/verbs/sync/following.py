@@ -45,7 +45,7 @@ class Following:
         self._follow_ddl = follow_ddl
         self._retry_at: float | None = None
         self._reported: tuple[Problem, ...] = ()
-        # Tables whose rows the target refused, and why. They are tried again when a table was changed.
+        # Tables whose rows could not be written, and why. They are tried again when a table was changed.
         self._refused: dict[str, str] = dict(refused)
         self._opened_at = 0.0
         self._last_openings = 0
@@ -121,7 +121,7 @@ class Following:
             name = link.refused_table(known)
             if not name:
                 raise
-            self._refused[name] = known.message
+            self._refused[name] = f"the target refused its rows: {known.message}"
             raise Outdated([f"the target refused rows of {name}"]) from error
         except Outdated:
             self._refused.clear()

@@ -172,7 +172,7 @@ class Opened:
         """Check all tables, and return the link; call it again when tables were changed.
 
         A table that cannot be synced at present is an error, or with `sets_aside` is left out of the link. `refused`
-        are tables whose rows the target has refused, and why.
+        are tables whose rows could not be written, and why.
         """
         for connection in (self.source, self.target):
             if connection.info.transaction_status != 0:
@@ -228,7 +228,7 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
     target_shape = members.shape(target, name, target_names)
     plan, problems = check.plan_live(source, target, stored, nodes)
     problems += [
-        Problem(str(table), f"the target refused its rows: {refused[str(table)]}", "fix the cause, then run it again")
+        Problem(str(table), refused[str(table)], "fix the cause, then run it again")
         for table in plan.tables
         if str(table) in refused
     ]
@@ -249,7 +249,7 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
             check.refuse(replace(plan, problems=tuple(problems)))
         with state.writing(target, name, epoch):
             for table in members.record(source, target, name, tables):
-                changelog.reload(log, name, table.name, "its columns were changed on the target")
+                changelog.reload(log, name, table.oid, "its columns were changed on the target")
             state.set_aside(target, name, problems)
             names = members.follow_names(target, stored, known, tables)
     history.reader(name).done(ends.marker, stored.mark)

@@ -13,7 +13,6 @@ import psycopg
 
 from trueup.capture.triggers.session import Session
 from trueup.db.connection import Connection
-from trueup.db.names import parse_table_name
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
@@ -28,19 +27,18 @@ Shapes = dict[int, str]
 
 @dataclass(frozen=True)
 class Watched:
-    """The tables of a copy, and their fingerprints on both databases before it began."""
+    """The fingerprints of tables on both databases, read before the tables were checked."""
 
     source: Connection
     target: Connection
-    tables: tuple[SyncTable, ...]
     shapes: tuple[Shapes, Shapes]
 
-    def changed(self) -> list[SyncTable]:
-        """Return the tables that have another definition now, or do not exist any more."""
-        before, now = self.shapes, _shapes(self.source, self.target, self.tables)
+    def changed(self, tables: Sequence[SyncTable]) -> list[SyncTable]:
+        """Return the tables that have another definition now, do not exist any more, or are not watched."""
+        before, now = self.shapes, _shapes(self.source, self.target, tables)
         return [
             table
-            for table in self.tables
+            for table in tables
             if table.oid not in now[0]
             or before[0].get(table.oid) != now[0].get(table.oid)
             or before[1].get(table.target_oid) != now[1].get(table.target_oid)
@@ -56,7 +54,7 @@ class Watched:
         for connection in (self.source, self.target):
             if connection.info.transaction_status != 0:
                 connection.execute("ROLLBACK")
-        tables = [table for table in self.changed() if table in live]
+        tables = self.changed(live)
         if not tables and isinstance(error, QueryError) and error.sqlstate[:2] in REFUSED:
             tables = [table for table in live if str(table) == error.table]
         if not tables:
@@ -64,10 +62,9 @@ class Watched:
         return tables
 
 
-def watch(source: Connection, target: Connection, tables: Iterable[SyncTable]) -> Watched:
+def watch(source: Connection, target: Connection, tables: Sequence[SyncTable]) -> Watched:
     """Read the fingerprints of tables."""
-    watched = tuple(tables)
-    return Watched(source, target, watched, _shapes(source, target, watched))
+    return Watched(source, target, _shapes(source, target, tables))
 
 
 def _shapes(source: Connection, target: Connection, tables: Sequence[SyncTable]) -> tuple[Shapes, Shapes]:
@@ -78,53 +75,72 @@ def _shapes(source: Connection, target: Connection, tables: Sequence[SyncTable])
 
 
 def record_changes(
-    request: SyncRequest, source: Connection, target: Connection, stored: state.State, epoch: int, progress: Progress
-) -> tuple[Plan, tuple[SyncTable, ...]]:
-    """Create the change log, and record all tables that can be synced; the problems of the others are set aside."""
-    plan, problems = check.plan_live(source, target, stored, request.node_names)
-    check.refuse(plan)
-    watched = watch(source, target, plan.tables)
+    request: SyncRequest,
+    source: Connection,
+    target: Connection,
+    stored: state.State,
+    plan: Plan,
+    epoch: int,
+    progress: Progress,
+) -> tuple[Plan, tuple[SyncTable, ...], Watched]:
+    """Create the change log, and record all tables that can be synced; the problems of the others are set aside.
+
+    `plan` is an earlier plan. Return the plan, its tables as the change log has them, and their fingerprints: every
+    change that is later than the check and the triggers differs from these.
+    """
+    with changelog.open_log(request.source) as log:
+        for attempt in range(_ATTEMPTS):
+            # Before the check: a change between the two is noticed below.
+            watched = watch(source, target, plan.tables)
+            plan, problems = check.plan_live(source, target, stored, request.node_names)
+            check.refuse(plan)
+            if not attempt:
+                _install(request, log, source, target, stored, plan, epoch)
+            tables = _attach(request, log, watched, plan.tables)
+            if len(tables) == len(plan.tables) and not watched.changed(plan.tables):
+                break
+            progress.say("a table was changed meanwhile: checking all tables again")
+        else:
+            raise CheckFailed(["tables were changed each time they were checked"], cure="run the same command again")
+        with state.writing(target, request.name, epoch):
+            for table in members.record(source, target, request.name, tables):
+                changelog.reload(log, request.name, table.oid, "its columns were changed on the target")
+            state.set_aside(target, request.name, problems)
+    return plan, tables, watched
+
+
+def _install(
+    request: SyncRequest,
+    log: Session,
+    source: Connection,
+    target: Connection,
+    stored: state.State,
+    plan: Plan,
+    epoch: int,
+) -> None:
     if not members.read(target, request.name):
         with state.writing(target, request.name, epoch):
             members.record(source, target, request.name, plan.tables, no_others=True)
             # A table that was changed before this is added later, as a new table.
             state.set_tables(target, request.name, [str(table) for table in plan.tables], stored.named, stored.left_out)
-    with changelog.open_log(request.source) as log:
-        changelog.install(log, request.name, changelog.Owner(stored.id, state.identity(target)), (), timeout=0)
-        for _ in range(_ATTEMPTS):
-            tables = _attach(request, log, watched)
-            if tables is not None:
-                break
-            progress.say("a table was changed meanwhile: checking all tables again")
-            plan, problems = check.plan_live(source, target, stored, request.node_names)
-            check.refuse(plan)
-            watched = watch(source, target, plan.tables)
-        else:
-            raise CheckFailed(["tables were changed each time they were checked"], cure="run the same command again")
-        with state.writing(target, request.name, epoch):
-            for table in members.record(source, target, request.name, tables):
-                changelog.reload(log, request.name, table.name, "its columns were changed on the target")
-            state.set_aside(target, request.name, problems)
-    return plan, tables
+    changelog.install(log, request.name, changelog.Owner(stored.id, state.identity(target)), (), timeout=0)
 
 
-def _attach(request: SyncRequest, log: Session, watched: Watched) -> tuple[SyncTable, ...] | None:
-    """Attach the tables to the change log, also behind one that was dropped or renamed; return None if one was."""
-    tables: list[SyncTable] = []
-    for table in watched.tables:
+def _attach(request: SyncRequest, log: Session, watched: Watched, tables: Sequence[SyncTable]) -> tuple[SyncTable, ...]:
+    """Attach the tables to the change log, also behind one that was dropped or renamed; return those attached."""
+    attached: list[SyncTable] = []
+    for table in tables:
         try:
-            tables += changelog.attach(log, request.name, [table], timeout=request.timeout)
+            attached += changelog.attach(log, request.name, [table], timeout=request.timeout)
         except (TrueupError, psycopg.Error) as error:
-            watched.changed_after(error, watched.tables)
-    return tuple(tables) if len(tables) == len(watched.tables) else None
+            watched.changed_after(error, tables)
+    return tuple(attached)
 
 
-def copy_later(request: SyncRequest, source: Connection, target: Connection, copied: Iterable[SyncTable]) -> None:
+def copy_later(request: SyncRequest, target: Connection, copied: Iterable[SyncTable]) -> None:
     """Let rounds copy all rows of the tables of the sync that were not copied, when these are in step again."""
     oids = {table.oid for table in copied}
-    present = members.names_by_oid(source)
     with changelog.open_log(request.source) as log:
         for oid in members.read(target, request.name):
-            if oid not in oids and oid in present:
-                schema, table = parse_table_name(present[oid])
-                changelog.reload(log, request.name, (schema.text, table.text), "it was changed before it was copied")
+            if oid not in oids:
+                changelog.reload(log, request.name, oid, "it was changed before it was copied")

@@ -66,18 +66,14 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         refused: dict[str, str] = {}
         if stored.phase in ("making", "copying"):
             progress.say(f"recording changes of {counted(len(plan.tables), 'table')} on {request.source.name}")
-            plan, tables = reshaped.record_changes(request, source, target, stored, epoch, progress)
+            plan, tables, watched = reshaped.record_changes(request, source, target, stored, plan, epoch, progress)
             # The lock did not exist before the change log did.
             stack.enter_context(changelog.sync_lock(source, request.source, request.name))
             if not stored.snapshots:
                 history.reader(request.name).forget(source)
             with changelog.open_log(request.source) as log:
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
-            rows, refused = snapshot_copy.copy_all(
-                request, source, target, plan, tables, stored, epoch, engine, progress
-            )
-            state.set_phase(target, request.name, epoch, "copied")
-            progress.say(f"copied {counted(rows, 'row')}")
+            refused = snapshot_copy.copy_all(request, watched, plan, tables, stored, epoch, engine, progress)
     if stored.phase == "running":
         return replace(plan, problems=tuple(problems))
     return snapshot_copy.build(request, engine.slots, progress, refused)

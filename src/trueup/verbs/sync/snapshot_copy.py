@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
+from trueup.config.wording import counted
 from trueup.db import reader
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import in_order
@@ -47,27 +48,26 @@ class CopyTask:
 
 def copy_all(
     request: SyncRequest,
-    source: Connection,
-    target: Connection,
+    watched: reshaped.Watched,
     plan: Plan,
     tables: Sequence[SyncTable],
     stored: state.State,
     epoch: int,
     engine: Engine,
     progress: Progress,
-) -> tuple[int, dict[str, str]]:
-    """Copy all rows that an earlier call has not copied; return their number, and tables that could not be copied.
+) -> dict[str, str]:
+    """Copy all rows that an earlier call has not copied; return the tables that could not be copied, and why.
 
     A table that is rewritten before it is copied is copied again in a snapshot of its own, in which it is locked. A
     table that cannot be copied because its definition was changed is left to the rounds.
     """
     # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
     ordered = plan.is_ordered and not stored.made_schema
+    source, target = watched.source, watched.target
     work = CopyTask(request, source, target, plan, epoch, engine, progress, ordered)
     silence(target, request.name, epoch, plan.tables, plan.mode)
     title = application(request.name)
     reader.allow(title)
-    watched = reshaped.watch(source, target, tables)
     live, refused = list(tables), dict[str, str]()
     try:
         while True:
@@ -76,16 +76,23 @@ def copy_all(
                 break
             except (TrueupError, psycopg.Error) as error:
                 left = watched.changed_after(error, live)
-                progress.say(f"{', '.join(map(str, left))} cannot be copied, because it was changed: {error}")
-                refused |= {str(table): str(error) for table in left}
+                refused |= {str(table): f"it could not be copied: {error}" for table in left}
+                for table in left:
+                    progress.say(f"{table} is set aside: {refused[str(table)]}")
                 live = [table for table in live if table not in left]
                 if ordered:
                     problems = aside.with_relatives(target, live, members.read(target, request.name).values())
                     wrong = {problem.where for problem in problems}
                     live = [table for table in live if str(table) not in wrong]
-                work = replace(work, plan=aside.only(plan, live, ()))
-        reshaped.copy_later(request, source, target, live)
-        return rows, refused
+                # Tasks that are still running must not write after the copied pages are read again.
+                reader.stop_all(title)
+                epoch = state.take_over(target, request.name)
+                reader.allow(title)
+                work = replace(work, plan=aside.only(plan, live, ()), epoch=epoch)
+        reshaped.copy_later(request, target, live)
+        state.set_phase(target, request.name, epoch, "copied")
+        progress.say(f"copied {counted(rows, 'row')}")
+        return refused
     finally:
         reader.stop_all(title)
 

@@ -147,9 +147,8 @@ def _apply(request: SyncRequest, target: Connection, stored: State, change: Chan
 
 def _request_copy(request: SyncRequest, stored: State, change: Change) -> None:
     """Let a round copy all rows of a table, before they are deleted."""
-    assert change.name is not None
     with changelog.open_log(request.source) as log:
-        changelog.reload(log, stored.sync, change.name, "its definition was changed on the target")
+        changelog.reload(log, stored.sync, change.source_oid, "its definition was changed on the target")
 
 
 def _run(request: SyncRequest, target: Connection, stored: State, change: Change) -> None:

@@ -41,7 +41,7 @@ def add(request: SyncRequest, names: Sequence[str]) -> tuple[str, ...]:
             changelog.wait_for_older_transactions(log, timeout=request.timeout)
             # Before the table is recorded: it must not be in the sync without this.
             for table in tables:
-                changelog.reload(log, stored.sync, table.name, "it was added")
+                changelog.reload(log, stored.sync, table.oid, "it was added")
             _record(source, target, stored, tables)
             changelog.forget_detached(log, stored.sync)
         return tuple(map(str, tables))

@@ -52,6 +52,8 @@ class Change:
     empties: bool = False
     # The table is set aside: its rows may be deleted if they are in the way.
     may_empty: bool = False
+    # The table of the source whose rows are copied then.
+    source_oid: int = 0
     # The table is created, and has to be added to the sync; or is dropped, and has to be removed from it.
     creates: bool = False
     removes: bool = False
@@ -242,8 +244,9 @@ def _altered(member: Member, wanted: Definition, present: Definition, notes: lis
         if (each["schema"], each["name"]) not in known:
             statements.append(_owned(wanted, each))
     return Change(
-        str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes), empties, may_empty=is_aside
-    )
+        str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes), empties,
+        may_empty=is_aside, source_oid=wanted.oid,
+    )  # fmt: skip
 
 
 def _types(wanted: Definition) -> tuple[tuple[str, str], ...]:

@@ -16,6 +16,7 @@ from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.sync import ending, status
 from trueup.verbs.sync import run as path
+from trueup.verbs.sync.accept import accept
 from trueup.verbs.sync.ending import Dropped
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope, SyncRequest
@@ -162,12 +163,13 @@ class Sync:
         """End the running sync after its round; return whether one was running."""
         return ending.stop(self._request, timeout=timeout)
 
-    def accept(self) -> str:
+    def accept(self, tables: Sequence[str] = ()) -> str:
         """Continue after a failover or a restore that lost rows; return what was accepted, or "" if nothing was lost.
 
-        Call it after all tables were compared and repaired.
+        Call it after all tables were compared and repaired. `tables` are names or patterns of tables that were replaced
+        on the target, for example by a restore from a dump: these are accepted only if they are named.
         """
-        return ending.accept(self._request)
+        return accept(self._request, tables)
 
     def drop(self, *, timeout: float = 30.0, without_source: bool = False, without_target: bool = False) -> Dropped:
         """Remove the change log and the state of the sync; return what existed. The copied rows stay.

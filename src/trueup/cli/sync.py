@@ -245,22 +245,27 @@ def stop(timeout: float, **options: Any) -> None:
 
 
 @sync.command()
+@click.argument("names", metavar="[TABLE]...", nargs=-1)
 @_options()
-def accept(**options: Any) -> None:
+def accept(names: tuple[str, ...], **options: Any) -> None:
     """Continue a sync after a failover or a restore that lost rows on one of the nodes.
 
     Compare and repair all tables first: a sync copies only rows that change. Rounds continue where they ended; changes
     made in the meantime are in the change log.
+
+    Tables that were replaced on the target (restored from a dump, or dropped and created again) are accepted only if
+    they are named. TABLE is a name or a pattern with * and ?.
 
     \b
     Examples:
       trueup diff --schema public --nodes n1,n2
       trueup repair TASK --source-of-truth n1 --execute
       trueup sync accept --from n1 --to n2
+      trueup sync accept 'public.*' --from n1 --to n2
       trueup sync run --from n1 --to n2
     """
     as_json, sync = _sync(options)
-    accepted = sync.accept()
+    accepted = sync.accept(names)
     text = f"accepted: {accepted}; next: trueup sync run" if accepted else "there is nothing to accept"
     show({"accepted": accepted}, text, as_json=as_json)
 

@@ -19,7 +19,7 @@ from trueup.verbs.switchover.fence import Fence
 from trueup.verbs.switchover.finish import finish
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.status import status, status_text
-from trueup.verbs.sync import ending as sync_ending
+from trueup.verbs.sync.accept import accept
 from trueup.verbs.sync.request import Scope, SyncRequest
 
 WRITE = "DELETE FROM visits"
@@ -64,7 +64,7 @@ def test_a_failover_of_either_server(
         with pytest.raises(CheckFailed, match="new went back"):
             after.execute()
         after.new.execute(f"{after.as_sync()} INSERT INTO places VALUES ('last', 1, 'row')")
-        assert "new went back" in sync_ending.accept(SyncRequest(after.first, after.second, Scope("main")))
+        assert "new went back" in accept(SyncRequest(after.first, after.second, Scope("main")))
         backups.append(Backup(first))
         after.execute()
         assert (after.accepts_writes(WRITE), after.differences()) == (["new"], [])

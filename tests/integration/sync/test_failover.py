@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 import trueup
-from support.fixtures import FreshServer
+from support.fixtures import Databases, FreshServer
 from support.servers import Backup, fail_over, wait_for_replay
 from support.sync import Pair, make_pair
 from trueup.config.model import Node
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
-from trueup.verbs.sync import ending, state
 from trueup.verbs.sync import round as rounds
+from trueup.verbs.sync import state
+from trueup.verbs.sync.accept import accept as accept_sync
+from trueup.verbs.sync_ddl import change_tables
 
 LOST = "went back .a failover to a standby that was behind, or a restore."
 
@@ -90,8 +93,8 @@ def accept(pair: Pair, nodes: dict[str, str]) -> None:
     assert result.verdict == "DIFFER"
     trueup.repair(result.task_id, source_of_truth="n1", execute=True, nodes=nodes)
     pair.source.execute("INSERT INTO items VALUES (-1, 'during the repair')")
-    assert "went back" in ending.accept(pair.request)
-    assert ending.accept(pair.request) == ""
+    assert "went back" in accept_sync(pair.request)
+    assert accept_sync(pair.request) == ""
     pair.run()
     pair.check_equal(["items"])
     assert not pair.status().problem
@@ -124,6 +127,55 @@ def test_a_database_that_is_restored_from_a_copy_of_its_files(
     accept(synced, {"n1": synced.source.uri, "n2": synced.target.uri})
 
 
+def test_a_target_that_is_restored_from_a_dump(pair: Pair, databases: Databases) -> None:
+    """All of its tables have other oids, and numbers of columns: their rows are unknown."""
+    pair.both("CREATE TABLE items (gone int, id int PRIMARY KEY, v text); ALTER TABLE items DROP gone;")
+    pair.both("CREATE TABLE more (id int PRIMARY KEY); CREATE TABLE odd (id int PRIMARY KEY)")
+    pair.source.execute("INSERT INTO items SELECT g, 'old' FROM generate_series(1, 100) g; INSERT INTO more VALUES (1)")
+    pair.start()
+    pair.run()
+    (new,) = databases(1)
+    programs = pair.target.server.bin_dir
+    dump = subprocess.run([str(programs / "pg_dump"), pair.target.uri], capture_output=True, check=True).stdout
+    pair.source.execute("UPDATE items SET v = 'lost' WHERE id = 2; DELETE FROM more")
+    pair.run()
+    subprocess.run([str(programs / "psql"), "-q", "-v", "ON_ERROR_STOP=1", new.uri], input=dump, check=True)
+    restored = replace(pair, target=new, request=replace(pair.request, target=Node("n2", new.uri)))
+    with pytest.raises(CheckFailed, match="n2 went back"):
+        restored.run()
+    with pytest.raises(CheckFailed, match=r"items, public.more, public.odd: replaced by") as error:
+        accept_sync(restored.request)
+    assert "trueup sync accept TABLE" in (error.value.cure or "")
+    with pytest.raises(CheckFailed, match="n2 went back"):
+        restored.run()
+    nodes = {"n1": pair.source.uri, "n2": new.uri}
+    for table in ("items", "more"):
+        result = trueup.diff(table, nodes=nodes, engine="local", recheck=0, recheck_wait=0)
+        trueup.repair(result.task_id, source_of_truth="n1", execute=True, nodes=nodes)
+    pair.source.execute("INSERT INTO items VALUES (-1, 'during the repair'); INSERT INTO odd VALUES (3)")
+    accepted = accept_sync(restored.request, ["items", "public.m*"])
+    assert "went back" in accepted
+    assert "the rows of public.items, public.more on n2" in accepted
+    # What was not named stays set aside, and is copied again.
+    totals = restored.run()
+    assert [problem.where for problem in totals.aside] == ["public.odd"]
+    assert "trueup sync accept public.odd" in totals.aside[0].cure
+    restored.check_equal(["items", "more"])
+
+    new.execute("DROP TABLE more; CREATE TABLE more (id int PRIMARY KEY); INSERT INTO more VALUES (77)")
+    assert {problem.where for problem in restored.run().aside} == {"public.odd", "public.more"}
+    for names, text in (([], r"more, public.odd: replaced"), (["items"], "items: no such table was replaced")):
+        with pytest.raises(CheckFailed, match=text):
+            accept_sync(restored.request, names)
+    with pytest.raises(CheckFailed, match="not empty on the target"):
+        change_tables.add(restored.request, ["more", "odd"])
+    new.execute("TRUNCATE more")
+    change_tables.add(restored.request, ["more", "odd"])
+    assert not restored.run().aside
+    restored.check_equal(["items", "more", "odd"])
+    assert accept_sync(restored.request) == ""
+
+
 def test_a_round_that_ends_between_its_commits_is_not_a_loss(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before the target commits, and killed before the entries are deleted; twice in a row, as a crash loop."""
     synced = start(pair)
@@ -147,7 +199,7 @@ def test_a_copy_does_not_continue_without_its_change_log(pair: Pair, monkeypatch
         with pytest.raises(Killed):
             pair.start()
     pair.source.execute("DROP SCHEMA trueup_log CASCADE; UPDATE items SET v = 'after the restore' WHERE id = 7")
-    attempts: tuple[Callable[[], object], ...] = (pair.start, pair.run, lambda: ending.accept(pair.request))
+    attempts: tuple[Callable[[], object], ...] = (pair.start, pair.run, lambda: accept_sync(pair.request))
     for attempt in (attempts[0], attempts[2]):
         with pytest.raises(CheckFailed, match="n1 has no change log") as error:
             attempt()

@@ -18,7 +18,7 @@ from trueup.verbs.sync.model import LARGE_OBJECTS, Plan, Problem, SyncTable
 
 SEQUENCE = "sequence "
 _SAME = "make both tables the same: trueup sync ddl"
-_AGAIN = "copy the table again: trueup sync add {}"
+_AGAIN = "empty it on the target, and copy it again: trueup sync add {}"
 
 
 def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -> tuple[Plan, list[Problem]]:
@@ -116,8 +116,9 @@ def _not_a_member(name: str, by_name: Mapping[str, Member]) -> Problem:
 def _moved(member: Member, name: str) -> Problem:
     if member.name != name:
         return Problem(member.name, f"it was renamed to {name} on the source", _SAME)
-    what = "another table has its name on the target"
-    return Problem(name, what, f"rename it back, or {_AGAIN.format(name)}")
+    what = "another table has its name on the target (restored from a dump, created again, or renamed)"
+    cure = f"rename it back; or compare and repair it, then trueup sync accept {name}; or {_AGAIN.format(name)}"
+    return Problem(name, what, cure)
 
 
 def _gone(member: Member, names: Mapping[int, str]) -> Problem:

@@ -104,7 +104,7 @@ def plan_live(
     source: Connection, target: Connection, stored: State, names: tuple[str, str], *, is_brief: bool = True
 ) -> tuple[Plan, list[Problem]]:
     """Plan a started sync again; return the plan of what can be synced, and the problems of what is set aside."""
-    plan = _plan(source, target, stored, names, is_brief=is_brief)
+    plan = plan_present(source, target, stored, names, is_brief=is_brief)
     known, present = members.read(target, stored.sync), members.names_by_oid(source)
     if known:
         return aside.split(plan, known, present)
@@ -121,9 +121,10 @@ def plan_live(
     return plan, problems
 
 
-def _plan(
+def plan_present(
     source: Connection, target: Connection, stored: State, names: tuple[str, str], *, is_brief: bool = False
 ) -> Plan:
+    """Plan a started sync again, whichever tables have the names now."""
     named = stored.named
     if named:
         # Also under another name.

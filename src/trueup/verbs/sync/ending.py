@@ -1,7 +1,4 @@
-"""The end of a sync: `stop` ends the running rounds, `drop` removes all that trueup put onto both ends.
-
-`accept` continues a sync after one of its databases went back.
-"""
+"""The end of a sync: `stop` ends the running rounds, `drop` removes all that trueup put onto both ends."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
-from trueup.verbs.sync import changelog, history, state
+from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.link import open_ends, open_session
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.target_schema import create_schema
@@ -43,31 +40,6 @@ def stop(request: SyncRequest, *, timeout: float, is_short: bool = False) -> boo
                 )
             time.sleep(0.05)
         return True
-
-
-def accept(request: SyncRequest) -> str:
-    """Continue a sync although a database went back; return what was accepted, or "" if none did.
-
-    The caller has compared and repaired all tables since. Changes from before and during that are in the change log.
-    """
-    with (
-        open_ends(request.source, request.target, request.name) as (source, target),
-        changelog.sync_lock(source, request.source, request.name),
-    ):
-        stored = state.expect(target, request.name, state.identity(source), request.target.name)
-        problem = history.problem(source, stored, request.node_names)
-        if problem:
-            if not history.can_accept(source, stored):
-                history.refuse(source, stored, request.node_names)
-            epoch = state.take_over(target, request.name)
-            reader = history.reader(request.name)
-            mark = reader.begin(source, after=stored.round)
-            with state.writing(target, request.name, epoch):
-                # The position is of a history that does not exist any more.
-                target.execute(state.statement("clear_position"), {"sync": request.name})
-                state.set_mark(target, request.name, mark)
-            reader.done(source, mark)
-        return problem
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,9 @@ from trueup.db.statements import load
 from trueup.verbs.sync.aside import SEQUENCE
 from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Problem
+from trueup.verbs.sync_ddl.compared import Compared, compare
 
+_READS, _REWRITES, _BUILDS = "reads the whole table", "may rewrite the whole table", "reads the table to build an index"
 _TEMPORARY = "trueup_renamed_{}"
 
 
@@ -34,6 +36,8 @@ class Statement:
     drops: bool = False
     # Expressions of the source in it, which the server parses or evaluates when it runs the statement.
     expressions: tuple[str, ...] = ()
+    # What it does with all rows of the target while it holds its lock; "": nothing.
+    cost: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,16 +124,35 @@ def find(
         for oid in new
         if oid in on_source and not _exists(target, on_source[oid])
     ]
+    compared = compare(source, target, _same_names(pairs))
+    altered: set[TableName] = set()
     for member, wanted, present in pairs:
-        change = _altered(member, wanted, present, notes, is_aside=member.name in aside or str(wanted) in aside)
+        is_aside = member.name in aside or str(wanted) in aside
+        change = _altered(member, wanted, present, notes, compared, is_aside=is_aside)
         if change.statements:
             changes.append(change)
+            altered |= {wanted.table, *_partition_names(wanted), *_partition_names(present)}
+    notes += compared.by_hand(altered, {wanted.table for _, wanted, _ in pairs})
     changes += [
         _dropped(on_target[member.target_oid])
         for oid, member in members.items()
         if oid not in on_source and oid not in oids.values() and member.target_oid in on_target
     ]
     return Differences(tuple(changes), tuple(dict.fromkeys(notes)))
+
+
+def _same_names(pairs: Iterable[tuple[Member, Definition, Definition]]) -> frozenset[TableName]:
+    """Return the tables that have the same name on both databases, and their partitions."""
+    return frozenset(
+        name
+        for _, wanted, present in pairs
+        if wanted.table == present.table
+        for name in (wanted.table, *_partition_names(wanted), *_partition_names(present))
+    )
+
+
+def _partition_names(definition: Definition) -> list[TableName]:
+    return [(each["schema"], each["name"]) for each in definition.partitions]
 
 
 def _sequences(source: Connection, target: Connection, problems: Sequence[Problem]) -> Iterable[Change]:
@@ -201,7 +224,9 @@ def _renames(
         yield Change(", ".join(shown), tuple(Statement(text) for text in [*first, *second]))
 
 
-def _altered(member: Member, wanted: Definition, present: Definition, notes: list[str], *, is_aside: bool) -> Change:
+def _altered(
+    member: Member, wanted: Definition, present: Definition, notes: list[str], compared: Compared, *, is_aside: bool
+) -> Change:
     """Return the statements for a table of the sync, which has its new name already."""
     alter = f"ALTER TABLE {_quoted(*wanted.table)}"
     statements: list[Statement] = []
@@ -233,12 +258,15 @@ def _altered(member: Member, wanted: Definition, present: Definition, notes: lis
             empties |= bool(column["not_null"] and not column["generated"])
     for column in wanted.columns:
         if column["number"] in matched:
-            changed, needs_rows = _changed_column(str(wanted), alter, column, matched[column["number"]], notes)
+            changed, needs_rows = _changed_column(wanted, alter, column, matched[column["number"]], compared, notes)
             statements += changed
             empties |= needs_rows
-    statements += _constraints(alter, wanted, present, notes)
-    statements += _indexes(wanted, present, notes)
+    statements += _constraints(alter, wanted, present, compared, notes)
+    statements += _indexes(wanted, present, compared, notes)
     statements += _partitions(wanted, present, notes)
+    if empties:
+        # No rows are left.
+        statements = [replace(each, cost="") for each in statements]
     known = {(each["schema"], each["name"]) for each in present.sequences}
     for each in wanted.sequences:
         if (each["schema"], each["name"]) not in known:
@@ -295,7 +323,9 @@ def _added_column(alter: str, column: Mapping[str, Any]) -> list[Statement]:
     """Return the statements for a new column. Its default is not evaluated: a round copies the values."""
     expressions = (column["expression"],) if column["expression"] else ()
     evaluated = expressions if column["generated"] else ()
-    statements = [Statement(f"{alter} ADD COLUMN {_column_text(column)}", expressions=evaluated)]
+    # Rows get values of a stored expression, and of the sequence of an identity.
+    cost = _REWRITES if column["generated"] == "s" or column["identity"] else ""
+    statements = [Statement(f"{alter} ADD COLUMN {_column_text(column)}", expressions=evaluated, cost=cost)]
     if expressions and not evaluated:
         name = quoted_name(column["name"])
         text = f"{alter} ALTER COLUMN {name} SET DEFAULT {column['expression']}"
@@ -304,67 +334,115 @@ def _added_column(alter: str, column: Mapping[str, Any]) -> list[Statement]:
 
 
 def _changed_column(
-    table: str, alter: str, wanted: Mapping[str, Any], present: Mapping[str, Any], notes: list[str]
+    table: Definition,
+    alter: str,
+    wanted: Mapping[str, Any],
+    present: Mapping[str, Any],
+    compared: Compared,
+    notes: list[str],
 ) -> tuple[list[Statement], bool]:
     """Return the statements for a column that both tables have, and whether rows of the target are in the way."""
-    if (wanted["generated"], wanted["identity"]) != (present["generated"], present["identity"]):
-        notes.append(f"{table}: column {wanted['name']} is generated or an identity on one database only")
-        return [], False
     change = f"{alter} ALTER COLUMN {quoted_name(wanted['name'])}"
-    texts: list[str] = []
+    if wanted["generated"] != present["generated"] or (
+        wanted["generated"] and compared.differs("column", table.table, wanted["name"], "generated")
+    ):
+        if present["generated"] == "s" and not wanted["generated"]:
+            return [Statement(f"{change} DROP EXPRESSION")], False
+        notes.append(
+            f"{table}: the expression of the generated column {wanted['name']} differs: drop the column on the target"
+            " and add it again"
+        )
+        return [], False
+    statements = _identity(change, wanted, present)
+    if statements:
+        # Its default and NOT NULL follow in the next comparison.
+        return statements, False
     empties = False
     expressions = (wanted["expression"],) if wanted["expression"] else ()
     has_other_type = (wanted["type"], wanted["collation"]) != (present["type"], present["collation"])
     has_other_base = (wanted["base"], wanted["collation"]) != (present["base"], present["collation"])
     has_other_default = not wanted["generated"] and wanted["expression"] != present["expression"]
+    if has_other_default and wanted["name"] == present["name"] and table.table in compared.tables:
+        has_other_default = compared.differs("column", table.table, wanted["name"], "default")
     if has_other_base and wanted["generated"]:
         notes.append(f"{table}: the type of the generated column {wanted['name']} differs")
         return [], False
     if has_other_base and present["expression"]:
-        texts.append(f"{change} DROP DEFAULT")
+        statements.append(Statement(f"{change} DROP DEFAULT"))
         has_other_default = bool(wanted["expression"])
     if has_other_type:
         collation = f" COLLATE {wanted['collation']}" if wanted["collation"] else ""
         using = f" USING NULL::{wanted['type']}" if has_other_base else ""
-        texts.append(f"{change} TYPE {wanted['type']}{collation}{using}")
+        statements.append(
+            Statement(f"{change} TYPE {wanted['type']}{collation}{using}", expressions=expressions, cost=_REWRITES)
+        )
         empties = has_other_base
     if has_other_default:
-        texts.append(
-            f"{change} SET DEFAULT {wanted['expression']}" if wanted["expression"] else f"{change} DROP DEFAULT"
-        )
+        text = f"{change} SET DEFAULT {wanted['expression']}" if wanted["expression"] else f"{change} DROP DEFAULT"
+        statements.append(Statement(text, expressions=expressions))
     if wanted["not_null"] != present["not_null"]:
-        texts.append(f"{change} {'SET' if wanted['not_null'] else 'DROP'} NOT NULL")
-    return [Statement(text, expressions=expressions) for text in texts], empties
+        verb, cost = ("SET", _READS) if wanted["not_null"] else ("DROP", "")
+        statements.append(Statement(f"{change} {verb} NOT NULL", expressions=expressions, cost=cost))
+    return statements, empties
 
 
-def _constraints(alter: str, wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
-    known = {constraint["name"] for constraint in present.constraints}
+def _identity(change: str, wanted: Mapping[str, Any], present: Mapping[str, Any]) -> list[Statement]:
+    """Return the statements for a column that is an identity on one database only, or another kind of identity."""
+    if wanted["identity"] == present["identity"]:
+        return []
+    if not wanted["identity"]:
+        return [Statement(f"{change} DROP IDENTITY", drops=True)]
+    kind = "ALWAYS" if wanted["identity"] == "a" else "BY DEFAULT"
+    if present["identity"]:
+        return [Statement(f"{change} SET GENERATED {kind}")]
+    first = [Statement(f"{change} DROP DEFAULT")] if present["expression"] else []
+    if not present["not_null"]:
+        first.append(Statement(f"{change} SET NOT NULL", cost=_READS))
+    return [*first, Statement(f"{change} ADD GENERATED {kind} AS IDENTITY ({wanted['options']})")]
+
+
+def _constraints(
+    alter: str, wanted: Definition, present: Definition, compared: Compared, notes: list[str]
+) -> list[Statement]:
+    known = {constraint["name"]: constraint for constraint in present.constraints}
     statements: list[Statement] = []
     for constraint in wanted.constraints:
-        if constraint["name"] in known:
-            continue
         name, definition = quoted_name(constraint["name"]), constraint["definition"]
+        is_replaced = False
+        if (former := known.get(constraint["name"])) is not None:
+            is_replaced = compared.differs("constraint", wanted.table, constraint["name"], "definition", "index")
+            if not is_replaced and constraint["validated"] and not former["validated"]:
+                statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", cost=_READS))
+            if not is_replaced:
+                continue
+            statements.append(Statement(f"{alter} DROP CONSTRAINT {name}", drops=True))
         # Checked by a statement of its own, after the code that it would run was checked.
         late = constraint["kind"] in "cf" and not (constraint["kind"] == "f" and wanted.kind == "p")
         text = f"{alter} ADD CONSTRAINT {name} {definition}{' NOT VALID' if late else ''}"
-        statements.append(Statement(text, expressions=tuple(constraint["expressions"])))
+        cost = "" if late else _READS if constraint["kind"] == "f" else _BUILDS
+        # What it replaces is dropped: one is not done without the other.
+        statements.append(Statement(text, drops=is_replaced, expressions=tuple(constraint["expressions"]), cost=cost))
         if late and constraint["validated"]:
-            statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}"))
+            statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", drops=is_replaced, cost=_READS))
     names = {constraint["name"] for constraint in wanted.constraints}
-    notes += [f"{wanted}: the constraint {name} exists only on the target" for name in sorted(known - names)]
+    notes += [f"{wanted}: the constraint {name} exists only on the target" for name in sorted(known.keys() - names)]
     return statements
 
 
-def _indexes(wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
+def _indexes(wanted: Definition, present: Definition, compared: Compared, notes: list[str]) -> list[Statement]:
     known = {index["name"] for index in present.indexes} | {key["name"] for key in present.constraints}
     names = {index["name"] for index in wanted.indexes} | {key["name"] for key in wanted.constraints}
     only = sorted({index["name"] for index in present.indexes} - names)
     notes += [f"{wanted}: the index {name} exists only on the target" for name in only]
-    return [
-        Statement(index["definition"], expressions=tuple(index["expressions"]))
-        for index in wanted.indexes
-        if index["name"] not in known
-    ]
+    statements: list[Statement] = []
+    for index in wanted.indexes:
+        is_replaced = compared.differs("index", wanted.table, index["name"], "definition")
+        if is_replaced:
+            statements.append(Statement(f"DROP INDEX {_quoted(wanted.schema, index['name'])}", drops=True))
+        if is_replaced or index["name"] not in known:
+            expressions = tuple(index["expressions"])
+            statements.append(Statement(index["definition"], drops=is_replaced, expressions=expressions, cost=_BUILDS))
+    return statements
 
 
 def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
@@ -412,8 +490,8 @@ def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change
     statements.append(Statement(text, expressions=(*expressions, *wanted.partition_expressions)))
     statements += [_owned(wanted, each) for each in wanted.sequences]
     empty = replace(wanted, constraints=[], indexes=[], partitions=[])
-    statements += _constraints(f"ALTER TABLE {table}", wanted, empty, notes)
-    statements += _indexes(wanted, empty, notes)
+    statements += _constraints(f"ALTER TABLE {table}", wanted, empty, Compared(), notes)
+    statements += _indexes(wanted, empty, Compared(), notes)
     statements += _partitions(wanted, empty, notes)
     if wanted.owner in known:
         statements.append(Statement(f"ALTER TABLE {table} OWNER TO {quoted_name(wanted.owner)}"))
@@ -425,9 +503,9 @@ def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change
             role = quoted_name(grant["role"]) if grant["role"] else "PUBLIC"
             option = " WITH GRANT OPTION" if grant["option"] else ""
             statements.append(Statement(f"GRANT {grant['privilege']} ON {table} TO {role}{option}"))
-    return Change(
-        str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes), creates=True
-    )  # fmt: skip
+    # No rows exist yet.
+    texts = tuple(replace(each, cost="") for each in statements)
+    return Change(str(wanted), texts, wanted.table, _types(wanted), tuple(wanted.classes), creates=True)
 
 
 def _dropped(present: Definition) -> Change:

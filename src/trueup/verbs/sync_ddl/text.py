@@ -41,4 +41,7 @@ def _lines(change: Change) -> list[str]:
         lines.append("-- then it is added to the sync, and the next rounds copy its rows")
     if change.removes:
         lines.append("-- it is removed from the sync first")
-    return lines + [f"{each.text};{'  -- only with --apply' if each.drops else ''}" for each in change.statements]
+    for each in change.statements:
+        remarks = "; ".join(filter(None, ("only with --apply" if each.drops else "", each.cost)))
+        lines.append(f"{each.text};" + (f"  -- {remarks}" if remarks else ""))
+    return lines

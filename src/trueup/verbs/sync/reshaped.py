@@ -92,6 +92,7 @@ def record_changes(
         for attempt in range(_ATTEMPTS):
             # Before the check: a change between the two is noticed below.
             watched = watch(source, target, plan.tables)
+            shapes = members.shapes(target, [table.quoted_name for table in plan.tables])
             plan, problems = check.plan_live(source, target, stored, request.node_names)
             check.refuse(plan)
             if not attempt:
@@ -106,7 +107,7 @@ def record_changes(
             for table in members.record(source, target, request.name, tables):
                 changelog.reload(log, request.name, table.oid, "its columns were changed on the target")
             state.set_aside(target, request.name, problems)
-    return plan, tables, watched
+    return plan, tuple(members.with_shapes(tables, shapes)), watched
 
 
 def _install(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import psycopg
@@ -28,14 +29,20 @@ class NodeConnection(psycopg.Connection[tuple[Any, ...]]):
     # The attribute of an error that has the node.
     MARK = "trueup_node"
     node: Node | None = None
+    # Since when a thread waits for the server, and why the session was cut: see `db.alive`.
+    waits_since: float | None = None
+    cut_because = ""
     _loss: psycopg.Error | None = None
 
     def wait(self, gen: PQGen[T], *arguments: Any, **named: Any) -> T:
         """Run one step of the protocol: all statements and commits use this, and each row of a copy."""
+        self.waits_since = time.monotonic()
         try:
             return super().wait(gen, *arguments, **named)
         except psycopg.Error as error:
             self._raise_marked(error)
+        finally:
+            self.waits_since = None
 
     def cursor(self, *arguments: Any, **named: Any) -> Any:
         """Return a cursor; raise the first error of a session that was lost."""
@@ -45,14 +52,14 @@ class NodeConnection(psycopg.Connection[tuple[Any, ...]]):
             self._raise_marked(error)
 
     def _raise_marked(self, error: psycopg.Error) -> NoReturn:
+        if self.cut_because and not error.sqlstate:
+            error = psycopg.OperationalError(self.cut_because)
         first = self._loss or error
         if self.broken:
             self._loss = first
         # An error of the server, such as a violated constraint, is never replaced.
         marked = error if error.sqlstate else first
         marked.__dict__[self.MARK] = self.node
-        if marked is error:
-            raise
         raise marked from None
 
 

@@ -12,6 +12,7 @@ from psycopg import conninfo
 
 from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
+from trueup.db import alive
 from trueup.db.connection import Connection, NodeConnection, same_server
 from trueup.db.durable import FOR_SESSION
 from trueup.db.pooler import check_own_session
@@ -108,6 +109,7 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
     except psycopg.Error as error:
         raise error_from_server(error, node) from None
     connection.node = node
+    alive.watch(connection)
     try:
         open_another = partial(_open, same_server(node.conninfo, connection), application)
         check_own_session(connection, node, began, open_another)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from support.sync import Pair
+from support.fixtures import Databases, FreshServer
+from support.sync import Pair, make_pair
 from trueup.config.model import Node
-from trueup.db import node, reader
+from trueup.db import alive, node, reader
 from trueup.db.connection import Connection
+from trueup.db.node import connect
+from trueup.engine.failures import error_of
 from trueup.engine.progress import Silent
+from trueup.errors import NodeError
 from trueup.testing.postgres import Database
+from trueup.testing.processes import with_children
+from trueup.verbs.switchover import guard
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import copy, plan, round
 from trueup.verbs.sync.copy import Copied, Part
 from trueup.verbs.sync.link import Link, open_link
@@ -174,3 +186,51 @@ def test_tables_that_are_rewritten_during_the_copy(pair: Pair, monkeypatch: pyte
     pair.run()
     pair.check_equal(["big", "half", "emptied", "vacuumed", "altered", "parts"])
     assert pair.source.execute(IN_TRANSACTION) == []
+
+
+def test_a_target_that_is_frozen(
+    databases: Databases, fresh_server: FreshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine acknowledges what is sent, and no process answers: each command ends, and names the node."""
+    (source,), server = databases(1), fresh_server(name="frozen")
+    target = server.create_database("copy")
+    pair = make_pair(source, target, target_uri=make_conninfo(target.uri, connect_timeout="2"))
+    pair.both("CREATE TABLE a (id int PRIMARY KEY)")
+    pair.start()
+    assert server.pid is not None
+    monkeypatch.setattr(alive, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(alive, "ANSWER_SECONDS", 2)
+    # A statement that takes long is no reason.
+    with connect(pair.request.target, application="slow") as slow:
+        slow.execute("SELECT pg_sleep(1.5)")
+    switching = SwitchoverRequest("main", pair.request.source, pair.request.target)
+    steps: list[tuple[Any, str, Callable[[], object]]] = [
+        (round, "apply_rows", pair.run),
+        (guard, "install", partial(prepare_only, switching)),
+    ]
+    for module, name, command in steps:
+        source.execute("INSERT INTO a SELECT count(*) FROM a")
+        original, processes = getattr(module, name), []  # type: Any, list[psutil.Process]
+
+        def freeze(
+            *arguments: Any, original: Any = original, processes: list[psutil.Process] = processes, **named: Any
+        ) -> Any:
+            processes += with_children(server.pid or 0)
+            for process in processes:
+                process.suspend()
+            return original(*arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, freeze)
+            try:
+                with pytest.raises((NodeError, psycopg.Error)) as caught:
+                    command()
+            finally:
+                for process in processes:
+                    process.resume()
+        # As the command line shows it.
+        shown = error_of(caught.value)
+        assert shown.node == "n2"
+        assert re.search(r"no answer for \d+ s, nor on a new connection", str(shown))
+    pair.run()
+    pair.check_equal(["a"])

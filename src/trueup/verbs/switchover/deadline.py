@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 import psycopg
 
+from trueup.db.alive import cut
 from trueup.db.connection import Connection, NodeConnection
 
 _INTERVAL = 0.05
@@ -44,14 +43,13 @@ class Deadline:
 
     def _cut(self) -> None:
         for connection in self._connections:
-            with suppress(OSError, psycopg.Error):
+            with suppress(psycopg.Error):
                 if connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.ACTIVE:
                     continue
                 # First, because the thread that waits for the answer reads it as soon as the connection is cut.
                 if isinstance(connection, NodeConnection) and connection.node is not None:
                     self.silent.append(connection.node.name)
-                with socket.socket(fileno=os.dup(connection.fileno())) as wire:
-                    wire.shutdown(socket.SHUT_RDWR)
+                cut(connection)
 
 
 @contextmanager

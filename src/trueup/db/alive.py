@@ -93,7 +93,7 @@ def _ask(address: Address, waiting: list[NodeConnection], answered: dict[Address
     for connection in waiting:
         if (since := connection.waits_since) is not None:
             seconds = time.monotonic() - since
-            connection.cut_because = f"no answer for {seconds:.0f} s, nor on a new connection"
+            connection.cut_because = f"no answer for {seconds:.0f} s, and none on a new connection"
             cut(connection)
 
 

@@ -231,6 +231,6 @@ def test_a_target_that_is_frozen(
         # As the command line shows it.
         shown = error_of(caught.value)
         assert shown.node == "n2"
-        assert re.search(r"no answer for \d+ s, nor on a new connection", str(shown))
+        assert re.search(r"no answer for \d+ s, and none on a new connection", str(shown))
     pair.run()
     pair.check_equal(["a"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -217,7 +218,8 @@ def test_a_target_that_is_frozen(
         ) -> Any:
             processes += with_children(server.pid or 0)
             for process in processes:
-                process.suspend()
+                with suppress(psutil.NoSuchProcess):
+                    process.suspend()
             return original(*arguments, **named)
 
         with monkeypatch.context() as patch:
@@ -227,7 +229,8 @@ def test_a_target_that_is_frozen(
                     command()
             finally:
                 for process in processes:
-                    process.resume()
+                    with suppress(psutil.NoSuchProcess):
+                        process.resume()
         # As the command line shows it.
         shown = error_of(caught.value)
         assert shown.node == "n2"

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,21 +83,26 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _tree(root: int) -> set[int]:
     """A process, its children and theirs, and all of its session, which holds those whose parent has ended."""
     parents, found = {}, {root}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                # The name, in brackets, may hold blanks.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(fields[1])
-            if int(fields[3]) == root:
-                found.add(int(entry.name))
+    for pid, fields in _processes():
+        parents[pid] = int(fields[1])
+        if int(fields[3]) == root:
+            found.add(pid)
     grown = 0
     while grown != len(found):
         grown = len(found)
         found |= {pid for pid, parent in parents.items() if parent in found}
     return found
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """All processes, with the fields of /proc/PID/stat behind the name."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                # The name, in brackets, may hold blanks.
+                yield int(entry.name), (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
 
 
 def _pss(pid: int) -> int:
@@ -120,16 +125,11 @@ def client_seconds() -> float:
 def server_seconds(postmaster: int) -> float:
     """CPU seconds of a PostgreSQL server: its main process, its sessions and workers, also those that have ended."""
     ticks = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if entry.name == str(postmaster):
-                ticks += sum(map(int, fields[11:15]))
-            elif fields[1] == str(postmaster):
-                ticks += int(fields[11]) + int(fields[12])
+    for pid, fields in _processes():
+        if pid == postmaster:
+            ticks += sum(map(int, fields[11:15]))
+        elif int(fields[1]) == postmaster:
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -27,6 +27,8 @@ _INTERVAL = 1.0
 
 # Host and port.
 Address = tuple[str, int]
+# A session, and since when it waits.
+Waiting = tuple[NodeConnection, float]
 
 _lock = threading.Lock()
 _watched: WeakSet[NodeConnection] = WeakSet()
@@ -70,34 +72,36 @@ def _run() -> None:
                 return
             late = _late(answered)
         for address in list(late):
-            _ask(address, late.pop(address), answered)
+            cut_silent(address, late.pop(address), answered)
 
 
-def _late(answered: dict[Address, float]) -> dict[Address, list[NodeConnection]]:
+def _late(answered: dict[Address, float]) -> dict[Address, list[Waiting]]:
     """Return the sessions that have waited too long, by the address of their server."""
-    late: dict[Address, list[NodeConnection]] = {}
+    late: dict[Address, list[Waiting]] = {}
     for connection in _watched:
         with suppress(psycopg.Error):
             address = (connection.info.host, connection.info.port)
-            since = max(connection.waits_since or time.monotonic(), answered.get(address, 0.0))
-            if time.monotonic() - since > SILENT_SECONDS:
-                late.setdefault(address, []).append(connection)
+            since = connection.waits_since
+            if since is not None and time.monotonic() - max(since, answered.get(address, 0.0)) > SILENT_SECONDS:
+                late.setdefault(address, []).append((connection, since))
     return late
 
 
-def _ask(address: Address, waiting: list[NodeConnection], answered: dict[Address, float]) -> None:
+def cut_silent(address: Address, waiting: list[Waiting], answered: dict[Address, float]) -> None:
     """Cut these sessions if their server does not answer on new connections."""
-    if any(_answers(waiting[0]) for _ in range(ATTEMPTS)):
+    if any(answers(waiting[0][0]) for _ in range(ATTEMPTS)):
         answered[address] = time.monotonic()
         return
-    for connection in waiting:
-        if (since := connection.waits_since) is not None:
+    for connection, since in waiting:
+        # A session that waits for something else by now had an answer.
+        if connection.waits_since == since:
             seconds = time.monotonic() - since
             connection.cut_because = f"no answer for {seconds:.0f} s, and none on a new connection"
             cut(connection)
 
 
-def _answers(connection: NodeConnection) -> bool:
+def answers(connection: NodeConnection) -> bool:
+    """Whether the server of this session answers on a new connection, also with a refusal."""
     if connection.node is None:
         return True
     try:

@@ -21,8 +21,9 @@ from support.schema_zoo import CREATE_ROLES, ROLES, ROWS, SCHEMA, Load, database
 from support.switchover import Moving
 from support.sync import Pair, make_pair
 from trueup.cli.main import run
-from trueup.errors import TrueupError
+from trueup.errors import CheckFailed, TrueupError
 from trueup.testing.postgres import Database, Server, find_bin
+from trueup.verbs.switchover.finish import finish
 from trueup.verbs.sync.ending import drop
 from trueup.verbs.sync.link import open_session
 from trueup.verbs.sync.request import Scope
@@ -249,6 +250,34 @@ def test_a_role_without_superuser_rights(targets: list[Database], old_server: Se
     assert "calls the function app.f() of the role zoo_owner, which would run with superuser" in plan.problems[0].what
 
 
+# Indexes, keys and constraints of partitions can be dropped with those of the parent only.
+PARTITIONS = """
+CREATE TABLE part (id int, k int, n int, PRIMARY KEY (id, k), UNIQUE (k, n), EXCLUDE USING btree (k WITH =, id WITH =))
+ PARTITION BY RANGE (k);
+CREATE TABLE part0 PARTITION OF part FOR VALUES FROM (0) TO (50) PARTITION BY LIST (k);
+CREATE TABLE part00 PARTITION OF part0 DEFAULT; CREATE TABLE a_part PARTITION OF part FOR VALUES FROM (50) TO (99);
+CREATE INDEX part_n ON part (n); ALTER TABLE part ADD FOREIGN KEY (id, n) REFERENCES part;
+CREATE TABLE child (id int PRIMARY KEY, k int, FOREIGN KEY (id, k) REFERENCES part);
+CREATE STATISTICS counted ON k, n FROM part;
+INSERT INTO part VALUES (1, 1, 1), (2, 60, 60); INSERT INTO child VALUES (1, 1);
+CREATE TABLE above (n int PRIMARY KEY); CREATE TABLE below (n int PRIMARY KEY) INHERITS (above);
+ALTER TABLE below ADD CONSTRAINT positive CHECK (n > 0) NOT VALID;
+ALTER TABLE above ADD CONSTRAINT positive CHECK (n > 0) NOT VALID;
+CREATE VIEW grouped AS SELECT id, k FROM child GROUP BY id;
+CREATE MATERIALIZED VIEW kept AS SELECT id, k FROM child GROUP BY id
+"""
+# When most of the second step is done: indexes of partitions are attached, foreign keys exist.
+BUILT = (
+    "query LIKE 'CREATE INDEX slow_index%' AND 12 = (SELECT count(*) FROM pg_inherits i JOIN pg_index x"
+    " ON x.indexrelid = i.inhrelid) AND (SELECT relispopulated FROM pg_class WHERE relname = 'kept') IS NOT NULL"
+    " AND 2 = (SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conparentid = 0)"
+)
+OTHERS = """
+ALTER TABLE mine ADD m "Odd".mood; CREATE VIEW my_view AS SELECT id FROM t; CREATE TABLE my_part (LIKE part);
+ALTER TABLE part ATTACH PARTITION my_part FOR VALUES FROM (100) TO (200)
+"""
+
+
 def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair) -> None:
     pair.source.execute(
         "CREATE FUNCTION slow(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
@@ -259,6 +288,7 @@ def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair
         ' ALWAYS AS IDENTITY PRIMARY KEY, m "Odd".mood, d "Odd".d); CREATE VIEW v AS SELECT m FROM "Odd".t;'
         "CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq)"
     )
+    pair.source.execute(PARTITIONS)
     with psycopg.connect(pair.target.uri) as blocker:
         # The first section waits for this transaction.
         blocker.execute("CREATE TABLE t (id int)")
@@ -268,21 +298,39 @@ def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair
     assert pair.target.execute("SELECT to_regclass('public.t')") == [(None,)]
     pair.target.execute(f"ALTER DATABASE {pair.target.name} SET test.slow = 'on'")
     pair.target.execute("CREATE TABLE mine (id int)")
-    kill_start(pair, "trueup restore", "query LIKE 'CREATE INDEX slow_index%'")
+    kill_start(pair, "trueup restore", BUILT)
     assert pair.target.execute("SELECT phase FROM trueup.syncs") == [("building",)]
+    switching = Moving(pair.source, pair.target, pair.request.source, pair.request.target)
+    for refused in (switching.prepare, switching.execute, lambda: finish(switching.request())):
+        with pytest.raises(CheckFailed, match="not finished") as error:
+            refused()
+        assert "continue it: trueup sync start" in error.value.cure
+    # What others have created is not dropped.
+    pair.target.execute(OTHERS)
+    with pytest.raises(CheckFailed) as error:
+        drop(pair.request, timeout=30)
+    assert [line.partition(" uses ")[0] for line in error.value.reasons] == [
+        "column m of table mine", "table my_part", "view my_view"
+    ]  # fmt: skip
+    pair.target.execute("DROP VIEW my_view; DROP TABLE my_part; ALTER TABLE mine DROP m; INSERT INTO child VALUES (7)")
+    with pytest.raises(CheckFailed, match=r"^public\.child has rows that the unfinished start has not copied$"):
+        drop(pair.request, timeout=30)
+    pair.target.execute("DELETE FROM child WHERE id = 7")
     # Either what was created is dropped, and nothing else, or the same command continues.
     assert drop(pair.request, timeout=30).schema
     assert pair.target.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace") == [
         ("mine",)
     ]
     assert pair.target.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'Odd'") == [(0,)]
-    kill_start(pair, "trueup restore", "query LIKE 'CREATE INDEX slow_index%'")
+    kill_start(pair, "trueup restore", BUILT)
     pair.target.execute(f"ALTER DATABASE {pair.target.name} RESET test.slow")
     pair.with_scope(Scope("main", create_schema=True)).start()
     pair.check_equal(["t", '"Odd".t'])
     assert not pair.plan().remarks
     assert not drop(pair.request, timeout=30).schema
-    pair.check_equal(["t", '"Odd".t'])
+    pair.check_equal(["t", '"Odd".t', "part"])
+    pair.target.execute("DROP TABLE mine")
+    compare(pair)
 
 
 def kill_start(pair: Pair, application: str, condition: str) -> None:

@@ -75,6 +75,7 @@ def _finish_both(request: SwitchoverRequest, how: Finish) -> Ended:
         if not sync_id:
             text = f"there is no sync {request.sync} from {request.first.name} to {request.second.name}"
             return Ended(request.sync, "", (f"{text}, and no switchover of it: nothing was to be done",))
+        _refuse_unfinished(request, second)
         in_use, other = reversed(sides) if is_moved(request, first, second) else sides
         was_closed = pointer.read(other[1], request.sync)
         if not how.reopen_old and was_closed is not None:
@@ -88,6 +89,13 @@ def _finish_both(request: SwitchoverRequest, how: Finish) -> Ended:
             done += [] if done else [f"the switchover of the sync {request.sync} is finished already"]
             done.append(_closed_text(request, *other))
         return Ended(request.sync, in_use[0].name, tuple(done))
+
+
+def _refuse_unfinished(request: SwitchoverRequest, second: Connection) -> None:
+    """Raise if the copy is not finished: without its state, nothing knows which tables a start has created."""
+    known = state.read(second, request.sync)
+    if known is not None:
+        state.check_finished(known, request.second.name)
 
 
 def _guard_all(request: SwitchoverRequest, connection: Connection, ends: tuple[Connection, Connection]) -> None:
@@ -138,6 +146,8 @@ def _finish_alone(request: SwitchoverRequest, how: Finish) -> Ended:
         if not sync_id:
             text = f"{here.name} has no sync {request.sync}, and no switchover of it: nothing was to be done"
             return Ended(request.sync, "", (text,))
+        if here is request.second:
+            _refuse_unfinished(request, connection)
         option = "--without-old" if how.without_old else "--without-new"
         refuse_if_it_answers(gone, _peer(stored, request, here, connection), option)
         pointer.claim(connection, request.sync, here.name)

@@ -58,6 +58,7 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
         if known is None:
             cure = "start it first: trueup sync start"
             raise CheckFailed([f"the sync {request.sync} into {request.second.name} does not exist"], cure=cure)
+        state.check_finished(known, request.second.name)
         _check_names(request.sync, known.id, first, request.first, request.second)
         _create_pointers(request, known.id, first, second)
         current, _ = pointer.check_both(

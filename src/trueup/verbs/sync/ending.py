@@ -15,7 +15,7 @@ from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.link import open_ends, open_session
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.target_schema import create_schema
-from trueup.verbs.sync.target_schema.created import drop_created
+from trueup.verbs.sync.target_schema.created import check_created, drop_created
 
 
 def stop(request: SyncRequest, *, timeout: float, is_short: bool = False) -> bool:
@@ -48,7 +48,7 @@ class Dropped:
 
     log: bool
     state: bool
-    # What is left on a database that is lost.
+    # What is left on a database that is lost, and of an unfinished start with --create-schema.
     left: str = ""
     # Whether objects were dropped that --create-schema had created for a copy that was not finished.
     schema: bool = False
@@ -85,19 +85,26 @@ def _drop_both(request: SyncRequest, *, timeout: float) -> Dropped:
             state.check_source(known, state.identity(source), request.target.name)
             _refuse_switchover(request, request.source, source, known.id, "")
             _refuse_switchover(request, request.target, target, known.id, "")
+            _check_schema(target, known)
         with changelog.open_log(request.source) as log:
             sync_id = known.id if known else _orphan(log, request.name, state.identity(target))
             had_log = changelog.drop(log, request.name, sync_id, timeout=timeout)
-        had_schema = _drop_schema(target, known)
-        return Dropped(had_log, state.remove(target, request.name, sync_id), schema=had_schema)
+        had_schema, left = _drop_schema(request, target, known)
+        return Dropped(had_log, state.remove(target, request.name, sync_id), left, had_schema)
 
 
-def _drop_schema(target: Connection, known: state.State | None) -> bool:
-    """Remove what an unfinished start has created on the target, and end a restore that is still running."""
-    if known is None:
-        return False
+def _check_schema(target: Connection, known: state.State) -> None:
+    """End a restore that is still running, and raise if others use what an unfinished start has created."""
     create_schema.end_sessions(target, known)
-    return drop_created(target, known)
+    check_created(target, known)
+
+
+def _drop_schema(request: SyncRequest, target: Connection, known: state.State | None) -> tuple[bool, str]:
+    """Remove what an unfinished start has created on the target; return whether it did, and what stays of it."""
+    if known is None:
+        return False, ""
+    had_schema, left = drop_created(target, known)
+    return had_schema, f"{request.target.name}: these stay: {', '.join(left)}" if left else ""
 
 
 def _drop_state(request: SyncRequest) -> Dropped:
@@ -110,8 +117,10 @@ def _drop_state(request: SyncRequest) -> Dropped:
         _refuse_switchover(request, request.target, target, known.id, " --without-old")
         # Another process that still reaches the source writes nothing more.
         state.take_over(target, request.name)
+        _check_schema(target, known)
         left = f"{request.source.name}: nothing was changed: it may have the change log and its triggers"
-        had_schema = _drop_schema(target, known)
+        had_schema, stays = _drop_schema(request, target, known)
+        left = "\n".join(filter(None, (left, stays)))
         return Dropped(False, state.remove(target, request.name, known.id), left, had_schema)
 
 

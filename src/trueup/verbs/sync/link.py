@@ -187,12 +187,7 @@ def open_sync(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
     """Open the sessions of a started sync; raise if another process holds the sync lock."""
     with open_ends(source, target, name) as (from_source, to_target):
         stored = state.expect(to_target, name, state.identity(from_source), target.name)
-        if stored.phase not in phases:
-            raise CheckFailed(
-                [f"the copy of the sync {name} is not finished (phase: {stored.phase})"],
-                cure="continue it: trueup sync start",
-                node=target.name,
-            )
+        state.check_finished(stored, target.name, phases)
         with changelog.sync_lock(from_source, source, name), open_session(source, name) as marker:
             yield Opened(name, source, target, from_source, to_target, marker)
 

@@ -136,6 +136,16 @@ def check_source(state: State, source: str, node: str) -> None:
         )
 
 
+def check_finished(state: State, node: str, phases: Sequence[str] = ("running",)) -> None:
+    """Raise if the copy of a sync is in none of the phases."""
+    if state.phase not in phases:
+        raise CheckFailed(
+            [f"the copy of the sync {state.sync} is not finished (phase: {state.phase})"],
+            cure="continue it: trueup sync start; or remove it: trueup sync drop",
+            node=node,
+        )
+
+
 def create(
     target: Connection, scope: Scope, sync_id: str, source: str, tables: Sequence[SyncTable], *, phase: str
 ) -> None:

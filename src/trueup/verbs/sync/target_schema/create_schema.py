@@ -46,11 +46,14 @@ _PRIVILEGES = re.compile(r"^\d+; \d+ \d+ ACL ")
 _TRIGGER = re.compile(r"^\d+; 2620 (\d+) TRIGGER ")
 _REFERENCE = re.compile(r"^\d+; 2606 (\d+) FK CONSTRAINT ")
 _EVENT_TRIGGER = re.compile(r"^\d+; (?:3466 \d+ EVENT TRIGGER|0 0 (?:COMMENT|ACL) - EVENT TRIGGER) ")
+_OBJECT = re.compile(r"^\d+; (\d+) (\d+) ")
 # The comment of an extension is part of the extension; only its owner may set it.
 _EXTENSION_COMMENT = re.compile(r"^\d+; 0 0 COMMENT - EXTENSION ")
 # Statements that only psql knows, with the same random word.
 _RESTRICT = re.compile(r"^\\restrict (\w+)$", re.MULTILINE)
 _TIMEOUT = re.compile(r"^SET transaction_timeout = 0;$", re.MULTILINE)
+# A piece of a script without bodies of functions: white space, a comment, a statement.
+_TOKEN = re.compile(r"""\s+|--[^\n]*|(?:[^;"'\-]|-(?!-)|"[^"]*"|'[^']*')+;""")
 _HEADING = re.compile(r"^--\n-- Name: (.*); Type: (.*?); Schema: (.*?); Owner: .*\n--\n", re.MULTILINE)
 
 
@@ -106,7 +109,7 @@ def make_tables(
                     _log_nothing(target)
                 create_roles(source, target, roles, progress)
                 _create(dump, source, target, roles, _options(source, target, no_owner=stored.no_owner))
-                record_created(target, request.name)
+                record_created(source, target, request.name, roles.missing, _objects(dump.entries(POST)))
                 state.set_phase(target, request.name, epoch, "copying")
         except CreationFailed as error:
             raise TrueupError(
@@ -209,8 +212,6 @@ def build_rest(
     progress.say("building indexes, constraints, triggers and policies of the target")
     title = _title(stored)
     end_sessions(target, stored)
-    # What a killed attempt has created is dropped and created again.
-    options = [f"--jobs={slots}", *(("--clean", "--if-exists") if stored.phase == "building" else ())]
     with dumped(request, source, target, left_out) as dump:
         ours = _our_triggers(source)
         references = _references(source, left_out)
@@ -222,14 +223,18 @@ def build_rest(
             and (superuser or not _EVENT_TRIGGER.match(line))
             and not ((match := _REFERENCE.match(line)) and int(match[1]) in references)
         ]
+        options = _options(source, target, no_owner=stored.no_owner)
+        if stored.phase == "building":
+            # What a killed attempt has created is dropped and created again.
+            _drop_rest(request, dump.script(entries, [*options, "--clean", "--if-exists"]), title)
         run_program(
             [
                 str(dump.programs / "pg_restore"),
                 "--exit-on-error",
                 f"--section={POST}",
                 dump.use(entries, POST),
-                *_options(source, target, no_owner=stored.no_owner),
                 *options,
+                f"--jobs={slots}",
                 str(dump.file),
             ],
             request.target,
@@ -238,6 +243,53 @@ def build_rest(
         )
     with target.transaction():
         copy_database(source, target, progress.say, no_owner=stored.no_owner)
+
+
+def _drop_rest(request: SyncRequest, script: str, title: str) -> None:
+    """Run the statements of pg_restore --clean that drop objects, in whichever order they can be dropped.
+
+    pg_restore drops the index or constraint of a partition before that of the parent. If it is attached, it can only be
+    dropped with the parent's.
+    """
+    left = _drops(script)
+    with open_session(request.target, request.name) as target:
+        # The next attempt ends this session, if it outlives its process.
+        target.execute("SELECT set_config('application_name', %s, false)", [title])
+        target.execute("SET lock_timeout = 0")
+        while left:
+            failed: list[str] = []
+            for statement in left:
+                try:
+                    target.execute(statement.encode())
+                except (psycopg.errors.DependentObjectsStillExist, psycopg.errors.InvalidTableDefinition) as error:
+                    failed.append(statement)
+                    reason = error
+                except psycopg.Error as error:
+                    raise error_from_server(error, request.target) from None
+            if len(failed) == len(left):
+                raise error_from_server(reason, request.target) from None
+            left = failed
+
+
+def _drops(script: str) -> list[str]:
+    """Return the statements of a script that drop objects: all before the heading of the first object."""
+    statements = []
+    position = 0
+    while position < len(script):
+        match = _TOKEN.match(script, position)
+        if match is None:
+            raise TrueupError("a script of pg_restore cannot be read", cure="trueup sync drop, then trueup sync start")
+        if match[0].startswith("-- Name: "):
+            break
+        if match[0].startswith(("ALTER ", "DROP ", "CREATE ")):
+            statements.append(match[0])
+        position = match.end()
+    return statements
+
+
+def _objects(entries: Iterable[str]) -> list[tuple[int, int]]:
+    """Return the catalog and the oid of each object of a list."""
+    return [(int(match[1]), int(match[2])) for line in entries if (match := _OBJECT.match(line)) and match[1] != "0"]
 
 
 def _references(source: Connection, left_out: Sequence[TableName]) -> set[int]:

@@ -260,9 +260,6 @@ CREATE INDEX part_n ON part (n); ALTER TABLE part ADD FOREIGN KEY (id, n) REFERE
 CREATE TABLE child (id int PRIMARY KEY, k int, FOREIGN KEY (id, k) REFERENCES part);
 CREATE STATISTICS counted ON k, n FROM part;
 INSERT INTO part VALUES (1, 1, 1), (2, 60, 60); INSERT INTO child VALUES (1, 1);
-CREATE TABLE above (n int PRIMARY KEY); CREATE TABLE below (n int PRIMARY KEY) INHERITS (above);
-ALTER TABLE below ADD CONSTRAINT positive CHECK (n > 0) NOT VALID;
-ALTER TABLE above ADD CONSTRAINT positive CHECK (n > 0) NOT VALID;
 CREATE VIEW grouped AS SELECT id, k FROM child GROUP BY id;
 CREATE MATERIALIZED VIEW kept AS SELECT id, k FROM child GROUP BY id
 """
@@ -270,7 +267,8 @@ CREATE MATERIALIZED VIEW kept AS SELECT id, k FROM child GROUP BY id
 BUILT = (
     "query LIKE 'CREATE INDEX slow_index%' AND 12 = (SELECT count(*) FROM pg_inherits i JOIN pg_index x"
     " ON x.indexrelid = i.inhrelid) AND (SELECT relispopulated FROM pg_class WHERE relname = 'kept') IS NOT NULL"
-    " AND 2 = (SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conparentid = 0)"
+    " AND 2 = (SELECT count(*) FROM pg_constraint WHERE conname IN ('part_id_n_fkey', 'child_id_k_fkey')"
+    " AND conparentid = 0)"
 )
 OTHERS = """
 ALTER TABLE mine ADD m "Odd".mood; CREATE VIEW my_view AS SELECT id FROM t; CREATE TABLE my_part (LIKE part);
@@ -310,7 +308,7 @@ def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair
     with pytest.raises(CheckFailed) as error:
         drop(pair.request, timeout=30)
     assert [line.partition(" uses ")[0] for line in error.value.reasons] == [
-        "column m of table mine", "table my_part", "view my_view"
+        "column m of table public.mine", "table public.my_part", "view public.my_view"
     ]  # fmt: skip
     pair.target.execute("DROP VIEW my_view; DROP TABLE my_part; ALTER TABLE mine DROP m; INSERT INTO child VALUES (7)")
     with pytest.raises(CheckFailed, match=r"^public\.child has rows that the unfinished start has not copied$"):

@@ -90,12 +90,7 @@ def wait_until_copied(request: SyncRequest, *, timeout: float) -> bool:
 
 def running(request: SyncRequest, source: Connection, target: Connection) -> State:
     stored = state.expect(target, request.name, state.identity(source), request.target.name)
-    if stored.phase != "running":
-        raise CheckFailed(
-            [f"the copy of the sync {request.name} is not finished (phase: {stored.phase})"],
-            cure="continue it: trueup sync start",
-            node=request.target.name,
-        )
+    state.check_finished(stored, request.target.name)
     return stored
 
 

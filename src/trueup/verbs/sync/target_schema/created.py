@@ -141,7 +141,7 @@ def _has_other_rows(target: Connection, stored: State, table: str) -> bool:
         "SELECT FROM trueup.copied c WHERE c.sync = %s AND c.xmin = t.xmin))"
     )
     # The server has quoted the identity. A partitioned table has no rows of its own.
-    return bool(one_value(target.execute(query.format(sql.SQL(table)), [stored.sync])))
+    return bool(one_value(target.execute(query.format(sql.SQL(table.replace("%", "%%"))), [stored.sync])))
 
 
 def _exists(target: Connection, row: tuple[int, int, str, str]) -> bool:

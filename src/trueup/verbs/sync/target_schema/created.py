@@ -27,7 +27,6 @@ _KINDS = {
     "materialized view": sql.SQL("MATERIALIZED VIEW"),
     "sequence": sql.SQL("SEQUENCE"),
     "foreign table": sql.SQL("FOREIGN TABLE"),
-    "composite type": sql.SQL("TYPE"),
     "type": sql.SQL("TYPE"),
     "function": sql.SQL("FUNCTION"),
     "procedure": sql.SQL("PROCEDURE"),

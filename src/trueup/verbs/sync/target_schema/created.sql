@@ -19,9 +19,11 @@ SELECT o.classid::bigint, o.oid::bigint, i.identity FROM (
 -- public exists before, but is changed.
 WITH objects AS (
     SELECT 'pg_class'::regclass AS classid, c.oid FROM pg_class c
-     WHERE c.xmin = pg_current_xact_id()::xid AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f', 'c')
+     WHERE c.xmin = pg_current_xact_id()::xid AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
     UNION ALL SELECT 'pg_type'::regclass, t.oid FROM pg_type t
-     WHERE t.xmin = pg_current_xact_id()::xid AND t.typrelid = 0 AND t.typtype IN ('d', 'e', 'r', 'b')
+     WHERE t.xmin = pg_current_xact_id()::xid AND t.typtype IN ('d', 'e', 'r', 'b', 'c')
+       -- The row type of a table is part of it; the relation of a composite type is part of the type.
+       AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.typrelid AND c.relkind <> 'c')
     UNION ALL SELECT 'pg_proc'::regclass, p.oid FROM pg_proc p WHERE p.xmin = pg_current_xact_id()::xid
     UNION ALL SELECT 'pg_operator'::regclass, o.oid FROM pg_operator o WHERE o.xmin = pg_current_xact_id()::xid
     UNION ALL SELECT 'pg_opfamily'::regclass, o.oid FROM pg_opfamily o WHERE o.xmin = pg_current_xact_id()::xid

@@ -261,7 +261,8 @@ CREATE TABLE child (id int PRIMARY KEY, k int, FOREIGN KEY (id, k) REFERENCES pa
 CREATE STATISTICS counted ON k, n FROM part;
 INSERT INTO part VALUES (1, 1, 1), (2, 60, 60); INSERT INTO child VALUES (1, 1);
 CREATE VIEW grouped AS SELECT id, k FROM child GROUP BY id;
-CREATE MATERIALIZED VIEW kept AS SELECT id, k FROM child GROUP BY id
+CREATE MATERIALIZED VIEW kept AS SELECT id, k FROM child GROUP BY id;
+CREATE TYPE "Odd".pair AS (a int, b int); CREATE TABLE "Odd"."%s" (id int PRIMARY KEY, p "Odd".pair)
 """
 # When most of the second step is done: indexes of partitions are attached, foreign keys exist.
 BUILT = (

@@ -46,6 +46,8 @@ def _node(name: str, address: str, config: Config | str | None) -> Node:
         )
     if address:
         if error := parse(address)[1]:
-            raise ConfigError(f"address: libpq cannot parse it: {error}")
+            raise ConfigError(
+                f"address: libpq cannot parse it: {error}", cure="write it as postgresql://USER@HOST:PORT/DATABASE"
+            )
         return Node(ADDRESS, address)
     return configuration(config).select(names=[name], at_least=1)[0]

@@ -73,6 +73,8 @@ class _Verbs(click.Group):
 
 # The end of the cures of errors of Spark: see `engine.failures`.
 _OR_LOCAL = ", or use --engine local"
+# For an error of a server, whose message says what to fix. A defect has its own cure.
+_NO_CURE = "fix what the message names, and run the command again"
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -156,7 +158,7 @@ def _with_fitting_cure(error: TrueupError, arguments: Sequence[str]) -> TrueupEr
 
 def _print_error(error: TrueupError, verbose: bool) -> int:
     """Print what failed, where, and what to do; as one log record if the log is JSON. Return the exit code."""
-    cure = error.cure or ("" if isinstance(error, Interrupted) else "run again with -v to see the traceback")
+    cure = error.cure or ("" if isinstance(error, Interrupted) else _NO_CURE)
     trace = "".join(traceback.format_exception(error)) if verbose and not isinstance(error, Interrupted) else ""
     if shows_json():
         fields = {"node": error.node, "table": error.table, "block": error.block, "cure": cure, "traceback": trace}

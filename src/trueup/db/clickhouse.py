@@ -77,7 +77,9 @@ class Embedded:
         from chdb.session import Session
 
         if "?" in str(folder):
-            raise ConfigError(f"the folder {folder} of the embedded ClickHouse contains a ?")
+            raise ConfigError(
+                f"the folder {folder} of the embedded ClickHouse contains a ?", cure="name a folder without it"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             opened: Any = Session

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -45,7 +46,8 @@ def without_equal_meaning(
     """Return the differences without objects that only print differently on the server of `connection` and another.
 
     `here` are the objects of this server, `there` those of the other one. What cannot be compared stays a difference:
-    a server does not know the syntax of newer ones. If the database `is_in_use`, rules and triggers are not compared:
+    a server does not know the syntax of newer ones. Where the meaning was compared and differs, the remark that
+    versions may print it differently is left out. If the database `is_in_use`, rules and triggers are not compared:
     that would lock tables.
     """
     candidates = [
@@ -55,15 +57,16 @@ def without_equal_meaning(
     ]
     if not candidates:
         return list(differences)
-    equal: set[Name] = set()
+    same: dict[Name, bool | None] = {}
     with _silent(connection) as is_safe:
         if is_safe is None:
             return list(differences)
         for difference in candidates:
             name = (difference.kind, difference.schema, difference.name)
-            if all(_same(connection, there[name], here[name], fact, is_safe) for fact in difference.facts):
-                equal.add(name)
-    return [each for each in differences if (each.kind, each.schema, each.name) not in equal]
+            results = [_same(connection, there[name], here[name], fact, is_safe) for fact in difference.facts]
+            same[name] = False if False in results else None if None in results else True
+    kept = [(each, same.get((each.kind, each.schema, each.name))) for each in differences]
+    return [replace(each, remark="") if result is False else each for each, result in kept if result is not True]
 
 
 def _is_printed(difference: SchemaDifference, here: Mapping[Name, Item], there: Mapping[Name, Item]) -> bool:
@@ -99,15 +102,30 @@ def _silent(connection: Connection) -> Iterator[Callable[[str], bool] | None]:
             )
 
 
-def _same(connection: Connection, one: Item, other: Item, fact: str, is_safe: Callable[[str], bool]) -> bool:
+def _same(connection: Connection, one: Item, other: Item, fact: str, is_safe: Callable[[str], bool]) -> bool | None:
+    """Return whether two definitions mean the same; None if that cannot be compared here."""
     texts, others = _texts(one.facts[fact]), _texts(other.facts[fact])
-    return texts.keys() == others.keys() and all(
-        is_safe(text)
-        and is_safe(others[name])
-        and (printed := _reprint(connection, one, fact, text)) is not None
-        and printed == _reprint(connection, other, fact, others[name])
-        for name, text in texts.items()
-    )
+    if texts.keys() != others.keys() or (fact == "body" and not _is_parsed(texts.get("", "")) and texts != others):
+        return False
+    result: bool | None = True
+    for name, text in texts.items():
+        if not (is_safe(text) and is_safe(others[name])):
+            result = None
+            continue
+        printed, expected = _reprint(connection, one, fact, text), _reprint(connection, other, fact, others[name])
+        if printed is None or expected is None:
+            result = None
+        elif printed[1] != expected[1]:
+            return False
+        elif printed != expected:
+            # What is not parsed again may be printed differently.
+            result = None
+    return result
+
+
+def _is_parsed(body: str) -> bool:
+    """Return whether a body is in standard SQL, which the server prints; it stores others as they were written."""
+    return body.startswith("CREATE OR REPLACE ")
 
 
 def _texts(value: Any) -> dict[str, str]:

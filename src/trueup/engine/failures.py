@@ -11,6 +11,8 @@ import re
 import sqlite3
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 
@@ -60,6 +62,20 @@ def error_of(error: BaseException) -> TrueupError:
         f"unexpected {type(error).__name__}{where}: {mask(str(error))}",
         cure="this is a defect of trueup: run again with -v and report the output",
     )
+
+
+@contextmanager
+def environment_errors() -> Iterator[None]:
+    """Raise errors of the environment as errors of trueup; also a decorator. Other exceptions are defects, and stay."""
+    try:
+        yield
+    except TrueupError:
+        raise
+    except Exception as error:
+        known = error_of(error) if isinstance(error, psycopg.Error) else known_error(error)
+        if known is None:
+            raise
+        raise known from error
 
 
 def _database_error(error: psycopg.Error) -> TrueupError | None:

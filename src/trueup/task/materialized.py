@@ -25,11 +25,14 @@ from trueup.engine.progress import Progress
 _MAINTAIN_SINCE = 170000
 
 
-def refresh(source: Connection, node: Node, application: str, progress: Progress) -> list[str]:
+def refresh(
+    source: Connection, node: Node, application: str, progress: Progress, denied: list[str] | None = None
+) -> list[str]:
     """Refresh the materialized views that the source has too, in the order of their dependencies; return what was not.
 
     A view that has rows already is refreshed without a lock against readers, if it has a unique index. Its query runs
-    with the rights of its owner. A view without rows on the source stays empty.
+    with the rights of its owner: if these do not suffice, a text is added to `denied`, without which that is an error.
+    A view without rows on the source stays empty.
     """
     wanted = {(row["schema"], row["name"]) for row in _rows(source, "populated")}
     if not wanted:
@@ -54,7 +57,10 @@ def refresh(source: Connection, node: Node, application: str, progress: Progress
             try:
                 _refresh(target, name, is_concurrent=row["is_concurrent"])
             except psycopg.Error as error:
-                raise error_from_server(error, node, table=shown) from None
+                if denied is None or not isinstance(error, psycopg.errors.InsufficientPrivilege):
+                    raise error_from_server(error, node, table=shown) from None
+                reason = error_from_server(error, node).message
+                denied.append(f"materialized view {shown} cannot be refreshed on {node.name} by its owner: {reason}")
     return left
 
 

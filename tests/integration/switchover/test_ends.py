@@ -260,6 +260,10 @@ def test_the_old_server_is_lost_and_comes_back(lost: tuple[Moving, Server, list[
     assert "main: new is in use (old does not answer" in text
     assert "old: does not answer:" in text
     assert "old does not answer, and was not checked" in ending.abort(request).done
+    assert moving.execute().already.startswith("new is in use; old does not answer, and was not checked (")
+    for verb in (moving.rollback, moving.rehearse):
+        with pytest.raises(TrueupError, match=r"connection|nothing to rehearse: new is in use"):
+            verb()
     with pytest.raises(NodeError) as refused:
         finish(request)
     assert "trueup switchover finish --without-old" in refused.value.cure
@@ -269,6 +273,9 @@ def test_the_old_server_is_lost_and_comes_back(lost: tuple[Moving, Server, list[
     ended = finish(request, without)
     assert ended.in_use == "new"
     assert any("old: nothing was changed" in each for each in ended.done)
+    with pytest.raises(CheckFailed, match="does not exist, and old does not answer") as gone:
+        sync_status(sync_request(moving))
+    assert "trueup switchover status shows which database is in use" in gone.value.cure
     # Nothing that fires or grows is left on the database in use.
     assert moving.new.execute(LEFT) == [("trueup",), ("trueup_app",)]
     assert accepts(moving.new)

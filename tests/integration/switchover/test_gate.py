@@ -98,10 +98,13 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
         " ((xmlserialize(content x AS text)) WITH =) WHERE (xmlserialize(content x AS text) <> 'other');"
         "DROP STATISTICS docs_both; CREATE STATISTICS docs_both ON (xmlserialize(document x AS text)), id FROM docs;"
         "CREATE OR REPLACE FUNCTION given(a int, b text DEFAULT xmlserialize(document NULL AS text), c int DEFAULT 1)"
-        " RETURNS int LANGUAGE sql AS 'SELECT 1'"
+        " RETURNS int LANGUAGE sql AS 'SELECT 2';"
+        "ALTER DOMAIN even DROP CONSTRAINT even_check, ADD CONSTRAINT even_check CHECK (VALUE % 2 = 0 AND VALUE < 9)"
     )
     with pytest.raises(GateClosed) as closed:
         moving.execute()
+    # All of this was compared by its meaning.
+    assert "compare them manually" not in closed.value.message
     for text in (
         "function public.oldest() differs (body)",
         "view public.names differs (definition)",
@@ -109,14 +112,15 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
         "rule public.people.keep differs (definition)",
         "constraint public.docs.one differs (index, definition)",
         "statistics public.docs_both differs (definition)",
-        "function public.given(integer, text, integer) differs (arguments)",
+        "function public.given(integer, text, integer) differs (arguments, body)",
+        "type public.even differs (constraints)",
     ):
         assert text in closed.value.message
     # Differences are accepted by name only, and tables and columns never.
     with pytest.raises(GateClosed, match=r"closed: schema equal: policy public\.visits\.own"):
-        moving.execute(accept_schema=("oldest(),rule:public.*,docs*,given*", "names,nothing"))
+        moving.execute(accept_schema=("oldest(),rule:public.*,docs*,given*", "names,nothing,even"))
     new.execute("ALTER TABLE people ALTER COLUMN boss SET DEFAULT 1")
-    accepted = ("oldest(),rule:public.*,nothing,docs*,given*", "visits.own", "view:*,people.boss")
+    accepted = ("oldest(),rule:public.*,nothing,docs*,given*", "visits.own", "view:*,people.boss,even")
     with pytest.raises(GateClosed, match=r"closed: schema equal: column public\.people\.boss"):
         moving.execute(accept_schema=accepted)
     new.execute("ALTER TABLE people ALTER COLUMN boss DROP DEFAULT")
@@ -126,8 +130,17 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
 def _check_rights(moving: Moving, old: Database, new: Database, role: str, accepted: tuple[str, ...]) -> None:
     # A role that the target lacks; one without privileges in this database does not matter.
     old.execute(f"GRANT SELECT, INSERT ON people TO {role}; GRANT USAGE ON SEQUENCE visits_id_seq TO {role}")
+    # One that only the target has; and row security that only the source has hides rows of no role.
+    new.execute(f"CREATE ROLE only_{role} LOGIN; GRANT SELECT ON people TO only_{role}")
+    new.execute("ALTER TABLE visits DISABLE ROW LEVEL SECURITY")
     with pytest.raises(GateClosed) as closed:
         moving.execute(accept_schema=accepted)
+    new.execute(f"ALTER TABLE visits ENABLE ROW LEVEL SECURITY; DROP OWNED BY only_{role}; DROP ROLE only_{role}")
+    assert f"role only_{role} is missing on old: it may CONNECT, SELECT public.people, log in on new" in str(
+        closed.value
+    )
+    assert "table public.visits differs (row security)" in closed.value.message
+    assert "role postgres" not in closed.value.message
     assert f"role {role} is missing on new: it may CONNECT, INSERT public.people" in closed.value.message
     assert f"rights on public.people differ: {role} INSERT, {role} SELECT only on old" in closed.value.message
     assert "other" not in closed.value.message
@@ -135,6 +148,28 @@ def _check_rights(moving: Moving, old: Database, new: Database, role: str, accep
         f"CREATE ROLE {role} LOGIN; GRANT SELECT, INSERT ON people TO {role};"
         f" GRANT USAGE ON SEQUENCE visits_id_seq TO {role}"
     )
+    # The same grants, and more: by attributes and by a membership.
+    old.execute(f"GRANT SELECT ON visits TO {role}; ALTER ROLE {role} CREATEDB")
+    new.execute(
+        f"GRANT SELECT ON visits TO {role}; ALTER ROLE {role} BYPASSRLS CREATEROLE; GRANT pg_write_all_data TO {role};"
+        " ALTER MATERIALIZED VIEW totals OWNER TO pg_monitor"
+    )
+    with pytest.raises(GateClosed) as closed:
+        moving.execute(accept_schema=accepted)
+    assert f"role {role} differs: it may create databases (CREATEDB) on old, and not on new; it may DELETE" in str(
+        closed.value
+    )
+    assert (
+        "bypass row security (BYPASSRLS), create roles (CREATEROLE), use the rights of pg_write_all_data on new, and not"
+        " on old" in closed.value.message
+    )
+    # The view cannot be refreshed, because its owner is another one.
+    assert "rights on public.totals differ: owner postgres on old, pg_monitor on new" in closed.value.message
+    assert "view public.totals cannot be refreshed on new by its owner: permission denied" in closed.value.message
+    new.execute("ALTER MATERIALIZED VIEW totals OWNER TO postgres")
+    remarks = moving.rehearse(accept_schema=(*accepted, f"role:{role}")).remarks
+    assert f"accepted: role {role} differs: it may create databases" in str(remarks)
+    new.execute(f"ALTER ROLE {role} NOBYPASSRLS NOCREATEROLE CREATEDB; REVOKE pg_write_all_data FROM {role}")
     # The same grants, but no way to them: USAGE of the schema, and an owner.
     old.execute(
         f"ALTER TABLE visits OWNER TO {role}; GRANT UPDATE (name) ON people TO {role};"

@@ -24,21 +24,12 @@ from trueup.db.statements import load
 from trueup.rows.write.disabled_triggers import STATES, recorded
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.accepted import Accepted
+from trueup.verbs.switchover.role_rights import Side, role_differences
 from trueup.verbs.sync.target_schema.left_out import find_left_out
 
 _VIEWS = ("view", "materialized view")
 _RELATIONS = ("table", *_VIEWS)
 _SHOWN = 3
-# Privilege -> objects.
-Rights = dict[str, list[str]]
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two databases."""
-
-    node: str
-    connection: Connection
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ def schema_differences(
     if source.connection.info.server_version > target.connection.info.server_version:
         # The way back: the older server does not know all of the syntax that the newer one prints.
         differences = without_equal_meaning(source.connection, differences, *items[::-1], is_in_use=True)
-    differences += _roles(source, target, [schemas[source.node], schemas[target.node]], compared)
+    differences += role_differences(source, target, _related(schemas, compared), _secured(schemas))
     refused: list[str] = []
     remarks: list[str] = []
     expected = [each for each in differences if _is_left_out(each, schemas, left_out)]
@@ -113,64 +104,24 @@ def _left_out(connection: Connection, tables: Collection[TableName]) -> set[Tabl
     return set(find_left_out(connection, [oid for (oid,) in rows]).relations)
 
 
+def _related(schemas: Mapping[str, Mapping[Name, Item]], compared: Compared) -> list[TableName]:
+    """Return the tables and views that both databases have, and the sequences; a missing one is a difference itself."""
+    both = [{item.table for item in items.values() if item.kind in _RELATIONS} for items in schemas.values()]
+    return [name for name in set.intersection(*both) if name is not None] + list(compared.sequences)
+
+
+def _secured(schemas: Mapping[str, Mapping[Name, Item]]) -> set[TableName]:
+    """Return the tables with row security on both sides: elsewhere, row security itself is a difference or not used."""
+    both = [{item.table for item in items.values() if item.facts.get("row security")} for items in schemas.values()]
+    return {name for name in set.intersection(*both) if name is not None}
+
+
 def _is_left_out(
     difference: SchemaDifference, schemas: Mapping[str, Mapping[Name, Item]], left_out: Container[TableName]
 ) -> bool:
     name = (difference.kind, difference.schema, difference.name)
     items = [items[name] for items in schemas.values() if name in items]
     return difference.how == "missing" and difference.kind in _VIEWS and any(item.table in left_out for item in items)
-
-
-def _roles(
-    source: Side, target: Side, schemas: Sequence[Mapping[Name, Item]], compared: Compared
-) -> list[SchemaDifference]:
-    """Return the roles of the source that the target lacks, or that may do less there.
-
-    An object that the target lacks is a difference of its own.
-    """
-    names = set.intersection(*({item.table for item in items.values() if item.kind in _RELATIONS} for items in schemas))
-    known = [name for name in names if name is not None]
-    values: dict[str, Any] = {
-        "schemas": [schema for schema, _ in (*known, *compared.sequences)],
-        "names": [name for _, name in (*known, *compared.sequences)],
-    }
-    before = _rights(source.connection, {**values, "beyond_public": True})
-    after = _rights(target.connection, {**values, "beyond_public": False})
-    differences = []
-    for role, rights in sorted(before.items()):
-        if not any(objects for objects in rights.values()):
-            # It may do nothing with these tables beyond what every role may.
-            continue
-        lacking: Rights = dict(rights)
-        if role in after:
-            lacking = {
-                privilege: [name for name in objects if name not in after[role].get(privilege, ())]
-                for privilege, objects in rights.items()
-                if privilege not in after[role] or set(objects) - set(after[role][privilege])
-            }
-        if lacking:
-            how = "changed" if role in after else "missing"
-            remark = f"it may {_privileges(lacking)} on {source.node}" + (
-                f", and not on {target.node}" if role in after else ""
-            )
-            differences.append(SchemaDifference("role", "", display_part(role), how, (target.node,), {}, remark))
-    return differences
-
-
-def _rights(connection: Connection, values: Mapping[str, Any]) -> dict[str, Rights]:
-    """Return by role what it may do; the list of objects is empty for what concerns the whole database."""
-    rights: dict[str, Rights] = {}
-    for role, privilege, objects in connection.execute(
-        load("trueup.verbs.switchover", "gate.sql")["role_rights"], values
-    ).fetchall():
-        known = rights.setdefault(role, {})
-        if privilege is not None:
-            known[privilege] = objects or []
-    return rights
-
-
-def _privileges(rights: Rights) -> str:
-    return ", ".join(f"{privilege} {shown_names(objects, _SHOWN)}".strip() for privilege, objects in rights.items())
 
 
 def _name(difference: SchemaDifference) -> str:

@@ -16,6 +16,7 @@ from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.verbs.switchover import gate, pointer
 from trueup.verbs.switchover.deadline import at_most
+from trueup.verbs.switchover.ending import check_side
 from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.outcome import Outcome
@@ -93,7 +94,7 @@ def _end_session(connection: Connection, session: tuple[int, datetime], until: f
     pid, since = session
     while connection.execute(pointer.statement("end_session"), {"pid": pid, "since": since}).fetchone() is not None:
         if time.monotonic() > until:
-            raise TrueupError(f"process {pid}, which commits the decision, does not end")
+            raise TrueupError(f"process {pid}, which commits the decision, does not end", cure="terminate that process")
         time.sleep(0.02)
 
 
@@ -141,6 +142,17 @@ def repeated(request: SwitchoverRequest, route: Route, source: Connection, targe
         return f"{route.target.name} is in use{since}"
     if route.action == ROLLBACK and current is None and other is None and state.read(source, request.sync) is not None:
         return f"{route.target.name} is in use: no switchover was prepared"
+    return ""
+
+
+def known_to_target(request: SwitchoverRequest, route: Route, error: NodeError) -> str:
+    """Return why there is nothing to move, if the source does not answer and the target is in use; "" if it is not."""
+    with suppress(Exception), connect(route.target, application=APPLICATION_NAME) as target:
+        stored = pointer.read(target, request.sync)
+        check_side(request, route.target, target)
+        if stored is not None and stored.is_in_use and not stored.attempt:
+            lost = f"{route.source.name} does not answer, and was not checked ({error.message})"
+            return f"{route.target.name} is in use; {lost}"
     return ""
 
 

@@ -13,6 +13,7 @@ from trueup.config.wording import counted
 from trueup.db.connection import Connection
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.statements import load
+from trueup.engine.failures import environment_errors
 from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.fence import open_session
@@ -37,6 +38,7 @@ class Ended:
         return {"sync": self.sync, "in_use": self.in_use, "done": list(self.done)}
 
 
+@environment_errors()
 def abort(request: SwitchoverRequest) -> Ended:
     """Terminate the sessions of a running switchover; the server rolls back what was not decided.
 
@@ -108,6 +110,7 @@ def _end_sessions(node: Node, connection: Connection, sync: str) -> list[str]:
     return [f"ended {len(running)} session of a switchover on {node.name}"] if running else []
 
 
+@environment_errors()
 def reset(request: SwitchoverRequest) -> Ended:
     """Remove pointers, guards and the way back of a sync from both databases; the sync and other syncs stay."""
     with exclusive(request) as (first, second):

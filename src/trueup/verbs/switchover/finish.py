@@ -13,6 +13,7 @@ from trueup.config.model import Node
 from trueup.config.wording import counted
 from trueup.db.connection import Connection
 from trueup.db.names import parse_table_name
+from trueup.engine.failures import environment_errors
 from trueup.errors import CheckFailed, ConfigError, NodeError
 from trueup.rows.write import disabled_triggers as triggers
 from trueup.verbs.switchover import guard, pointer
@@ -61,6 +62,7 @@ def finish(request: SwitchoverRequest, how: Finish | None = None) -> Ended:
         raise
 
 
+@environment_errors()
 def _finish_both(request: SwitchoverRequest, how: Finish) -> Ended:
     with exclusive(request) as (first, second):
         sides = [(request.first, first), (request.second, second)]
@@ -136,6 +138,7 @@ def _close_returned(
     ]
 
 
+@environment_errors()
 def _finish_alone(request: SwitchoverRequest, how: Finish) -> Ended:
     """Finish on the database that is left, and say what the other one may still have."""
     here, gone = (request.second, request.first) if how.without_old else (request.first, request.second)

@@ -87,8 +87,9 @@ def refuse(conditions: Iterable[Condition]) -> None:
         names = "\n".join(map(str, failed))
         raise GateClosed(
             f"the gate is closed: {names}" if len(failed) == 1 else f"the gate is closed:\n{names}",
-            cure="nothing was switched, and everything was released: fix the problems listed above (rows:"
-            " trueup diff, then trueup repair with the node in use as --source-of-truth), and try again",
+            cure="nothing was switched, and everything was released: fix the problems listed above (rows of"
+            " tables with a key: trueup diff, then trueup repair with the node in use as --source-of-truth), and try"
+            " again",
             conditions=checked,
         )
 

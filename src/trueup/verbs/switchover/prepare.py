@@ -19,6 +19,7 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import parse_table_name
 from trueup.db.node import connect
+from trueup.engine.failures import environment_errors
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.rows.comparable import check_servers
@@ -26,12 +27,13 @@ from trueup.rows.write import disabled_triggers as triggers
 from trueup.task import materialized
 from trueup.verbs.switchover import gate, guard, pointer, way_back
 from trueup.verbs.switchover.accepted import parse_accepted
-from trueup.verbs.switchover.compared import Compared, Side, schema_differences
+from trueup.verbs.switchover.compared import Compared, schema_differences
 from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence, open_session
 from trueup.verbs.switchover.hold import Hold, Reader
 from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, WAY_BACK_LIMIT, Route, SwitchoverRequest
+from trueup.verbs.switchover.role_rights import Side
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, digested_tables, find
 from trueup.verbs.sync import changelog, ending, history, members, state
@@ -48,6 +50,7 @@ def plan_sync(source: Node, target: Node) -> Plan:
     return sync.plan(SyncRequest(source, target))
 
 
+@environment_errors()
 def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
     """Create pointers and guards in both databases; return the node in use and the number of new guards.
 
@@ -105,12 +108,13 @@ def prepare(
         prover = stack.enter_context(Prover(route.source, route.target, link.tables, jobs=request.jobs))
         rounds = stack.enter_context(Rounds(link, runner, prover))
         rounds.catch_up(request.close_keys, request.timeout)
-        left = _refresh(link, progress, is_back=is_back)
+        denied: list[str] = []
+        left = _refresh(link, progress, denied, is_back=is_back)
         rounds.catch_up(request.close_keys, request.timeout)
         enable = _enable(source, target, link, names)
         with _enabled(target, enable, request.timeout):
             fingerprints = _fingerprint(source, names), _fingerprint(target, names)
-            accepted = _compare_schemas(request, source, target, link)
+            accepted = _compare_schemas(request, source, target, link, denied)
         settled = _settle(source, target, link, names)
         if request.proof == KEYS:
             progress.say("comparing all tables before the pause")
@@ -136,8 +140,10 @@ def prepare(
         yield ready
 
 
-def _refresh(link: Link, progress: Progress, *, is_back: bool) -> list[str]:
+def _refresh(link: Link, progress: Progress, denied: list[str], *, is_back: bool) -> list[str]:
     """Refresh the materialized views of the new database and collect statistics; return what was not done.
+
+    A view whose owner may not read what it selects is added to `denied`: the gate names it, and an owner that differs.
 
     A move back should not wait for views: they are as old as the switchover.
     """
@@ -149,7 +155,7 @@ def _refresh(link: Link, progress: Progress, *, is_back: bool) -> list[str]:
     if is_back:
         views = ", ".join(materialized.populated(link.source))
         return [*left, f"not refreshed on {link.target_node.name}: {views}"] if views else left
-    return left + materialized.refresh(link.source, link.target_node, link.application, progress)
+    return left + materialized.refresh(link.source, link.target_node, link.application, progress, denied)
 
 
 def _take_over(request: SyncRequest, stack: ExitStack, progress: Progress, *, is_short: bool) -> Link:
@@ -263,8 +269,10 @@ def _fingerprint(connection: Connection, tables: list[TableName]) -> str:
     return str(one_value(gate.query_fingerprint(connection, tables)))
 
 
-def _compare_schemas(request: SwitchoverRequest, source: Connection, target: Connection, link: Link) -> tuple[str, ...]:
-    """Raise if the schemas differ; return the differences that were accepted."""
+def _compare_schemas(
+    request: SwitchoverRequest, source: Connection, target: Connection, link: Link, denied: list[str]
+) -> tuple[str, ...]:
+    """Raise if the schemas differ, or views are `denied`; return the differences that were accepted."""
     known = state.read(link.target, link.name)
     refused, remarks = schema_differences(
         Side(link.source_node.name, source),
@@ -276,7 +284,7 @@ def _compare_schemas(request: SwitchoverRequest, source: Connection, target: Con
         ),
         parse_accepted(request.accept_schema),
     )
-    gate.refuse([gate.condition(gate.SCHEMA, refused)])
+    gate.refuse([gate.condition(gate.SCHEMA, [*refused, *denied])])
     return tuple(remarks)
 
 

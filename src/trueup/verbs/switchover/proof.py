@@ -147,9 +147,9 @@ class Prover:
         )
         names = (self.source.node.name, self.target.node.name)
         return {
-            name: difference(name, names, on_source[name], on_target[name])
-            for name in map(str, tables)
-            if on_source[name] != on_target[name]
+            str(table): difference(table, names, on_source[str(table)], on_target[str(table)])
+            for table in tables
+            if on_source[str(table)] != on_target[str(table)]
         }
 
     def cancel(self) -> None:
@@ -182,11 +182,17 @@ class Prover:
             yield Piece(table, digest_query(spec, sql.SQL("0"), on_pages(first or 0, end)))
 
 
-def difference(name: str, nodes: tuple[str, str], on_source: Digest, on_target: Digest) -> str:
+def difference(table: SyncTable, nodes: tuple[str, str], on_source: Digest, on_target: Digest) -> str:
     """Return how a table differs."""
+    rows, others = counted(on_source.count, "row"), counted(on_target.count, "row")
     if on_source.count == on_target.count:
-        return f"{name}: {counted(on_source.count, 'row')} in both databases, with different contents"
-    return f"{name}: {counted(on_source.count, 'row')} on {nodes[0]}, {counted(on_target.count, 'row')} on {nodes[1]}"
+        return f"{table}: {rows} in both databases, with different contents{cure_without_key(table)}"
+    return f"{table}: {rows} on {nodes[0]}, {others} on {nodes[1]}{cure_without_key(table)}"
+
+
+def cure_without_key(table: SyncTable) -> str:
+    """Return how to make a table without a key equal, which a repair cannot write; "" for a table with a key."""
+    return "" if table.spec.key else f" (it has no key: copy it again with trueup sync add {table})"
 
 
 def _digest(connection: Connection, piece: Piece) -> tuple[str, Digest]:

@@ -22,7 +22,7 @@ from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
 from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.verbs.switchover import gate
-from trueup.verbs.switchover.proof import Prover, difference, keys_digest, whole_digest
+from trueup.verbs.switchover.proof import Prover, cure_without_key, difference, keys_digest, whole_digest
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round, SyncTable
 from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, rewritten
@@ -117,7 +117,7 @@ class Rounds:
                 for connection in (self.link.source, self.link.target)
             )
             if on_source != on_target:
-                problems.append(difference(str(table), nodes, on_source, on_target))
+                problems.append(difference(table, nodes, on_source, on_target))
 
         self._round(replace(self._checks, applied=compare), locked=[table.number])
         return problems
@@ -184,9 +184,9 @@ class Rounds:
             on_source, self._ahead = self._ahead[1].result(), None
         unequal = [
             f"{name}: rows of the last round differ ({counted(on_source[name].count, 'row')} on the source,"
-            f" {on_target[name].count:,} on the target)"
-            for name in on_source
-            if on_source[name] != on_target[name]
+            f" {on_target[name].count:,} on the target){cure_without_key(table)}"
+            for table in (*(table for table, _ in listed), *reloaded)
+            if on_source[name := str(table)] != on_target[name]
         ]
         return unequal, broken
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
+from trueup.engine.failures import environment_errors
 from trueup.engine.progress import Progress
-from trueup.errors import TrueupError
+from trueup.errors import NodeError, TrueupError
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.switchover import decision, document, pause, pointer
@@ -48,11 +49,17 @@ def move(request: SwitchoverRequest, action: str, *, store: TaskStore, progress:
         return outcome
 
 
+@environment_errors()
 def _move(
     request: SwitchoverRequest, route: Route, outcome: Outcome, phases: Phases, task: OpenTask, progress: Progress
 ) -> Outcome:
     with ExitStack() as stack:
-        fence = Fence(route.source)
+        try:
+            fence = Fence(route.source)
+        except NodeError as error:
+            if done := decision.known_to_target(request, route, error):
+                return decision.nothing_to_move(outcome, route, done)
+            raise
         stack.callback(fence.close)
         fence.claim(request.sync)
         target = stack.enter_context(open_session(route.target))

@@ -12,6 +12,7 @@ from trueup.db.lock_holders import describe_session
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
+from trueup.engine.failures import environment_errors
 from trueup.errors import NodeError
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME
@@ -164,6 +165,7 @@ def status(request: SwitchoverRequest) -> SwitchStatus:
     return SwitchStatus(request.sync, *sides)
 
 
+@environment_errors()
 def _side(node: Node, sync: str) -> SideStatus:
     with connect(node, application=f"{APPLICATION_NAME} status") as connection:
         statements = load("trueup.verbs.switchover", "status.sql")

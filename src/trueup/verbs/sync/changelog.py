@@ -183,7 +183,8 @@ def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[list
     for table in tables:
         number, problem = sources.get(table.oid, (0, "it is not in the change log"))
         if problem:
-            what = f"changes may not have been recorded: {problem}"
+            # The cure of a tube is none for a sync, which copies the table again.
+            what = f"changes may not have been recorded: {problem.partition(': run trueup tube ')[0]}"
             problems.append(Problem(str(table), what, f"copy the table again: trueup sync add {table}"))
         else:
             recorded.append(replace(table, number=number))

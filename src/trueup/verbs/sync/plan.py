@@ -244,7 +244,7 @@ def _source_table(
     table = read.get((row["schema"], row["name"]))
     if isinstance(table, CheckFailed):
         # Code of another role, which a query would run.
-        problems.append(Problem(shown, table.message, table.cure))
+        problems += [Problem(shown, reason, table.cure) for reason in table.reasons]
         return None
     why = _why_not(row, table)
     if table is None or why:

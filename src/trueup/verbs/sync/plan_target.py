@@ -108,7 +108,7 @@ def _check(
     on_target = found.tables.get(table.name)
     if isinstance(on_target, CheckFailed):
         # Code of another role, which a query would run.
-        problems.append(Problem(str(table), f"on the target, {on_target.message}", on_target.cure))
+        problems += [Problem(str(table), f"on the target, {reason}", on_target.cure) for reason in on_target.reasons]
         return None
     if on_target is None or on_target.kind not in ("r", "p"):
         what = "it does not exist on the target" if on_target is None else "it is not a table on the target"

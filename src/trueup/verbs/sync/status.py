@@ -77,7 +77,12 @@ def status(request: SyncRequest) -> SyncStatus:
             raise errors[0]
         known = state.read(target, name)
         if known is None:
-            raise CheckFailed([f"the sync {name} into this database does not exist"], node=request.target.name)
+            raise CheckFailed(
+                [f"the sync {name} into this database does not exist, and {request.source.name} does not answer"],
+                cure=f"start {request.source.name}, or check the name of the sync (--name); after trueup switchover"
+                " finish there is no sync any more: trueup switchover status shows which database is in use",
+                node=request.target.name,
+            )
         return SyncStatus(name, known, None, (), lost=str(errors[0]), is_moved=_is_moved(target, known))
 
 

@@ -126,7 +126,7 @@ class Validator:
         look = self.looker.take(self.tables.routes.values(), self.positions.syncer)
         if look.is_undecided:
             message = "a transaction that alters tables or publications may be committed and is not visible yet"
-            raise NodeError(message, node=self.sessions.nodes[0].name)
+            raise NodeError(message, cure="end that transaction (pg_stat_activity)", node=self.sessions.nodes[0].name)
         if look == self.last_look:
             return look
         if look.without_files() != self.last_look.without_files():

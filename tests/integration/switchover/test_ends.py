@@ -261,9 +261,9 @@ def test_the_old_server_is_lost_and_comes_back(lost: tuple[Moving, Server, list[
     assert "old: does not answer:" in text
     assert "old does not answer, and was not checked" in ending.abort(request).done
     assert moving.execute().already.startswith("new is in use; old does not answer, and was not checked (")
-    for verb in (moving.rollback, moving.rehearse):
+    for move in (moving.rollback, moving.rehearse):
         with pytest.raises(TrueupError, match=r"connection|nothing to rehearse: new is in use"):
-            verb()
+            move()
     with pytest.raises(NodeError) as refused:
         finish(request)
     assert "trueup switchover finish --without-old" in refused.value.cure

@@ -99,7 +99,8 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
         "DROP STATISTICS docs_both; CREATE STATISTICS docs_both ON (xmlserialize(document x AS text)), id FROM docs;"
         "CREATE OR REPLACE FUNCTION given(a int, b text DEFAULT xmlserialize(document NULL AS text), c int DEFAULT 1)"
         " RETURNS int LANGUAGE sql AS 'SELECT 2';"
-        "ALTER DOMAIN even DROP CONSTRAINT even_check, ADD CONSTRAINT even_check CHECK (VALUE % 2 = 0 AND VALUE < 9)"
+        "ALTER DOMAIN even DROP CONSTRAINT even_check;"
+        "ALTER DOMAIN even ADD CONSTRAINT even_check CHECK (VALUE % 2 = 0 AND VALUE < 9)"
     )
     with pytest.raises(GateClosed) as closed:
         moving.execute()
@@ -112,7 +113,7 @@ def test_between_versions(databases: Databases, fresh_server: FreshServer, role:
         "rule public.people.keep differs (definition)",
         "constraint public.docs.one differs (index, definition)",
         "statistics public.docs_both differs (definition)",
-        "function public.given(integer, text, integer) differs (arguments, body)",
+        "function public.given(integer, text, integer) differs (body, arguments)",
         "type public.even differs (constraints)",
     ):
         assert text in closed.value.message
@@ -136,9 +137,8 @@ def _check_rights(moving: Moving, old: Database, new: Database, role: str, accep
     with pytest.raises(GateClosed) as closed:
         moving.execute(accept_schema=accepted)
     new.execute(f"ALTER TABLE visits ENABLE ROW LEVEL SECURITY; DROP OWNED BY only_{role}; DROP ROLE only_{role}")
-    assert f"role only_{role} is missing on old: it may CONNECT, SELECT public.people, log in on new" in str(
-        closed.value
-    )
+    expected = f"role only_{role} is missing on old: it may CONNECT, SELECT public.people, log in on new"
+    assert expected in closed.value.message
     assert "table public.visits differs (row security)" in closed.value.message
     assert "role postgres" not in closed.value.message
     assert f"role {role} is missing on new: it may CONNECT, INSERT public.people" in closed.value.message
@@ -156,16 +156,14 @@ def _check_rights(moving: Moving, old: Database, new: Database, role: str, accep
     )
     with pytest.raises(GateClosed) as closed:
         moving.execute(accept_schema=accepted)
-    assert f"role {role} differs: it may create databases (CREATEDB) on old, and not on new; it may DELETE" in str(
-        closed.value
-    )
-    assert (
-        "bypass row security (BYPASSRLS), create roles (CREATEROLE), use the rights of pg_write_all_data on new, and not"
-        " on old" in closed.value.message
-    )
-    # The view cannot be refreshed, because its owner is another one.
-    assert "rights on public.totals differ: owner postgres on old, pg_monitor on new" in closed.value.message
-    assert "view public.totals cannot be refreshed on new by its owner: permission denied" in closed.value.message
+    for text in (
+        f"role {role} differs: it may create databases (CREATEDB) on old, and not on new; it may DELETE public.",
+        "bypass row security (BYPASSRLS), create roles (CREATEROLE), use the rights of pg_write_all_data on new, and",
+        # The view cannot be refreshed, because its owner is another one.
+        "rights on public.totals differ: owner postgres on old, pg_monitor on new",
+        "materialized view public.totals cannot be refreshed on new by its owner: query would be",
+    ):
+        assert text in closed.value.message
     new.execute("ALTER MATERIALIZED VIEW totals OWNER TO postgres")
     remarks = moving.rehearse(accept_schema=(*accepted, f"role:{role}")).remarks
     assert f"accepted: role {role} differs: it may create databases" in str(remarks)

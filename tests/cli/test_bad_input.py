@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 
 from support.fixtures import Cli, Databases, FreshServer, OnAll
+from trueup.errors import QueryError
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
 
@@ -612,8 +613,17 @@ def test_an_unexpected_error_is_reported_as_a_defect(cli: Cli, monkeypatch: pyte
     def broken(*_: object, **__: object) -> None:
         raise ValueError(f"could not use postgresql://u:{WRITTEN}@h/d")
 
-    monkeypatch.setattr("trueup.config.load.load", broken)
+    def refused(*_: object, **__: object) -> None:
+        raise QueryError("division by zero", sqlstate="22012")
+
     monkeypatch.delenv("TRUEUP_TASKS_DB")
+    # An error that is expected, and has no cure of its own: the traceback is none.
+    monkeypatch.setattr("trueup.config.load.load", refused)
+    ran = cli("tasks")
+    assert ran.err == (
+        "trueup: division by zero\n  what to do: fix what the message names, and run the command again\n"
+    )
+    monkeypatch.setattr("trueup.config.load.load", broken)
     ran = cli("tasks")
     assert ran.code == 2
     assert re.match(

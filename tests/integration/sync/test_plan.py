@@ -37,6 +37,10 @@ CREATE FOREIGN TABLE far_1 PARTITION OF far FOR VALUES FROM (0) TO (9) SERVER s;
 def test_problems_are_listed_and_the_plan_fails(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     pair.both("CREATE TABLE keyed (id int PRIMARY KEY)")
     pair.source.execute(AWKWARD + "; SELECT lo_create(0)")
+    pair.source.execute(
+        "CREATE FUNCTION odd(int) RETURNS bool LANGUAGE sql AS 'SELECT true'; ALTER FUNCTION odd OWNER TO pg_monitor;"
+        " CREATE TABLE traps (id int PRIMARY KEY, CHECK (odd(id)), CHECK (odd(id + 1)))"
+    )
     pair.target.execute(TARGET)
     nodes = [f"--node={node.name}={node.conninfo}" for node in (pair.request.source, pair.request.target)]
     ends = ["--from=n1", "--to=n2", *nodes]
@@ -54,9 +58,14 @@ def test_problems_are_listed_and_the_plan_fails(pair: Pair, capsys: pytest.Captu
         "public.refers": "refers to public.keyed, which is not in the sync",
         "sequence public.alone": "does not exist",
         "public.far": "its partition public.far_1 is a foreign table",
+        "public.traps": "calls the function public.odd(integer) of the role pg_monitor",
     }.items():
         assert what in problems[where], where
-    assert len(problems) == 10
+    assert len(problems) == 11
+    # Each reason has its own line and the name of the table.
+    reasons = [problem["what"] for problem in plan["problems"]]
+    assert sum("public.odd" in reason for reason in reasons) == 2
+    assert not any("\n" in reason for reason in reasons)
     assert [table["table"] for table in plan["tables"]] == ["public.fine", "public.fires", "public.refers"]
     (fires,) = [remark for remark in plan["remarks"] if "disabled on the target until a switchover" in remark]
     assert fires.startswith("1 trigger disabled")

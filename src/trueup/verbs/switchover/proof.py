@@ -186,13 +186,15 @@ def difference(table: SyncTable, nodes: tuple[str, str], on_source: Digest, on_t
     """Return how a table differs."""
     rows, others = counted(on_source.count, "row"), counted(on_target.count, "row")
     if on_source.count == on_target.count:
-        return f"{table}: {rows} in both databases, with different contents{cure_without_key(table)}"
-    return f"{table}: {rows} on {nodes[0]}, {others} on {nodes[1]}{cure_without_key(table)}"
+        return f"{table}: {rows} in both databases, with different contents{cure_without_key(table, nodes)}"
+    return f"{table}: {rows} on {nodes[0]}, {others} on {nodes[1]}{cure_without_key(table, nodes)}"
 
 
-def cure_without_key(table: SyncTable) -> str:
+def cure_without_key(table: SyncTable, nodes: tuple[str, str]) -> str:
     """Return how to make a table without a key equal, which a repair cannot write; "" for a table with a key."""
-    return "" if table.spec.key else f" (it has no key: copy it again with trueup sync add {table})"
+    if table.spec.key:
+        return ""
+    return f" (it has no key: copy it again with trueup sync add {table} --from {nodes[0]} --to {nodes[1]})"
 
 
 def _digest(connection: Connection, piece: Piece) -> tuple[str, Digest]:

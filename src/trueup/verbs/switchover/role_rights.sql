@@ -1,6 +1,6 @@
 -- name: memberships
 -- What each role is a member of, directly or through others, and whether it may SET ROLE to it. A superuser needs none. On PostgreSQL
--- 16 and newer a membership that allows neither to inherit nor to SET ROLE gives no rights: the creator of a role has one.
+-- 16 and newer a membership without both INHERIT and SET has no effect: the creator of a role gets such a one.
 WITH RECURSIVE direct AS (
     SELECT a.member, a.roleid, coalesce((to_jsonb(a) ->> 'set_option')::boolean, true) AS can_set
       FROM pg_auth_members a

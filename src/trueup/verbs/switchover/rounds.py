@@ -182,9 +182,10 @@ class Rounds:
         finally:
             # The session with the source must not be used before this has ended.
             on_source, self._ahead = self._ahead[1].result(), None
+        nodes = (self.link.source_node.name, self.link.target_node.name)
         unequal = [
             f"{name}: rows of the last round differ ({counted(on_source[name].count, 'row')} on the source,"
-            f" {on_target[name].count:,} on the target){cure_without_key(table)}"
+            f" {on_target[name].count:,} on the target){cure_without_key(table, nodes)}"
             for table in (*(table for table, _ in listed), *reloaded)
             if on_source[name := str(table)] != on_target[name]
         ]

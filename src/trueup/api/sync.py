@@ -24,7 +24,7 @@ from trueup.verbs.sync.status import SyncStatus
 from trueup.verbs.sync.totals import Totals, Until
 from trueup.verbs.sync_ddl import apply_ddl, change_tables
 from trueup.verbs.sync_ddl.apply_ddl import Applied
-from trueup.verbs.sync_ddl.ddl import Differences
+from trueup.verbs.sync_ddl.change import Differences
 
 
 def two_nodes(
@@ -138,10 +138,11 @@ class Sync:
         request = replace(self._request, timeout=timeout)
         with self._task("SYNC_ADD", "run the same command again", progress) as task:
             added = change_tables.add(request, tables)
-            while not change_tables.wait_until_copied(request, timeout=timeout):
-                path.run(request, Until(once=True), task.progress, task.heartbeat)
+            while not change_tables.wait_until_copied(request, added, timeout=timeout):
+                totals = path.run(request, Until(once=True), task.progress, task.heartbeat)
+                change_tables.refuse_aside(totals.aside, added)
             task.finish({"tables": len(added)})
-            return added
+            return tuple(map(str, added))
 
     def remove(self, tables: Sequence[str], *, timeout: float = 30.0) -> tuple[str, ...]:
         """Remove tables from the started sync and return their names; their rows on the target stay."""

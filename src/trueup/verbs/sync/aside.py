@@ -17,7 +17,7 @@ from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import LARGE_OBJECTS, Plan, Problem, SyncTable
 
 SEQUENCE = "sequence "
-_SAME = "make both tables the same: trueup sync ddl"
+SAME = "make both tables the same: trueup sync ddl"
 _AGAIN = "empty it on the target, and copy it again: trueup sync add {}"
 
 
@@ -28,20 +28,25 @@ def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -
     """
     aside: list[Problem] = []
     live: list[SyncTable] = []
+    # The tables of the source that have a problem: a name may be that of one table before, and of another one now.
+    wrong: set[int] = set()
     by_name = {member.name: member for member in members.values()}
     of_source = set(names.values())
-    oids = {name: oid for oid, name in names.items()}
+    oids = {**{name: oid for oid, name in names.items()}, **{str(table): table.oid for table in plan.tables}}
     for table in plan.tables:
         member = members.get(table.oid)
         if member is None:
-            aside.append(_not_a_member(str(table), by_name))
+            aside.append(_not_a_member(str(table), by_name.get(str(table)), names, table.target_oid))
         elif member.target_oid != table.target_oid:
             aside.append(_moved(member, str(table)))
+            wrong.add(table.oid)
         else:
             live.append(table)
     stopping: list[Problem] = []
     for problem in plan.problems:
-        member = members.get(oids.get(problem.where, 0))
+        oid = oids.get(problem.where, 0)
+        member = members.get(oid)
+        wrong.add(oid)
         if problem.where.startswith(SEQUENCE) or problem.where == LARGE_OBJECTS:
             aside.append(problem)
         elif problem.where not in by_name and problem.where not in of_source:
@@ -49,14 +54,19 @@ def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -
         elif member is not None and member.name != problem.where:
             aside.append(_moved(member, problem.where))
         elif member is None and problem.where in by_name:
-            aside.append(_not_a_member(problem.where, by_name))
+            aside.append(_not_a_member(problem.where, by_name[problem.where], names))
         else:
             aside.append(_with_cure(problem))
-    known = {problem.where for problem in aside} | {members[table.oid].name for table in live}
-    aside += [_gone(member, names) for member in members.values() if member.name not in known]
     # A table with a problem of its own is not live, even if the plan has it.
-    wrong = {problem.where for problem in aside}
-    live = [table for table in live if str(table) not in wrong and members[table.oid].name not in wrong]
+    seen, shown = wrong | {table.oid for table in live}, {problem.where for problem in aside}
+    named = {problem.where for problem in plan.problems}
+    live = [table for table in live if table.oid not in wrong and str(table) not in named]
+    aside += [
+        _gone(member, names)
+        for oid, member in members.items()
+        # Of a table that was dropped and replaced, the replacement is named.
+        if oid not in seen and (oid in names or member.name not in shown)
+    ]
     return only(replace(plan, problems=tuple(stopping)), live, aside), _distinct(aside)
 
 
@@ -102,20 +112,26 @@ def _with_cure(problem: Problem) -> Problem:
     if problem.cure.startswith("create the table there"):
         cure = f"create and add it: trueup sync ddl --apply; or exclude it: trueup sync remove {problem.where}"
         return replace(problem, cure=cure)
-    return replace(problem, cure=_SAME) if problem.cure in _SAME else problem
+    return replace(problem, cure=SAME) if problem.cure in SAME else problem
 
 
-def _not_a_member(name: str, by_name: Mapping[str, Member]) -> Problem:
-    if name in by_name:
+def _not_a_member(name: str, former: Member | None, names: Mapping[int, str], target_oid: int = 0) -> Problem:
+    """Return the problem of a table that is not in the sync; `former` is the one of the sync that had its name."""
+    if former is not None and former.source_oid not in names:
         what = "it was replaced by another table with its name on the source"
         return Problem(name, what, _AGAIN.format(name))
+    if former is not None and target_oid in (0, former.target_oid):
+        what = f"it was created with the name of a table that was renamed to {names[former.source_oid]} on the source"
+        return Problem(name, what, "rename that one, create and add this one: trueup sync ddl --apply")
     what = "it was created after the sync was started, and is not in the sync"
+    if former is not None:
+        return Problem(name, what, f"add it: trueup sync add {name}")
     return Problem(name, what, f"add it: trueup sync add {name}; or exclude it: trueup sync remove {name}")
 
 
 def _moved(member: Member, name: str) -> Problem:
     if member.name != name:
-        return Problem(member.name, f"it was renamed to {name} on the source", _SAME)
+        return Problem(member.name, f"it was renamed to {name} on the source", SAME)
     what = "another table has its name on the target (restored from a dump, created again, or renamed)"
     cure = f"rename it back; or compare and repair it, then trueup sync accept {name}; or {_AGAIN.format(name)}"
     return Problem(name, what, cure)

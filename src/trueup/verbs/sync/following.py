@@ -53,15 +53,13 @@ class Following:
 
     def link(self, opened: Opened) -> Link:
         """Check all tables, and report what is set aside since the last time."""
-        began = time.monotonic()
         self.has_to_open = False
-        link = opened.link(sets_aside=True, refused=self._refused)
+        link = self._open(opened)
         if self._follow_ddl is not None:
             while (done := self._follow_ddl())[0]:
-                link = opened.link(sets_aside=True, refused=self._refused)
+                link = self._open(opened)
             self._retry_at = time.monotonic() + RETRY_DDL_SECONDS if done[1] else None
         self._opened_at = time.monotonic()
-        self._took = self._opened_at - began
         for problem in link.aside:
             if problem not in self._reported:
                 self._progress.say(f"SET ASIDE: {problem}; to fix it: {problem.cure}")
@@ -69,6 +67,13 @@ class Following:
         for where in sorted(back):
             self._progress.say(f"not set aside any more: {where}")
         self._reported = link.aside
+        return link
+
+    def _open(self, opened: Opened) -> Link:
+        # Without the time of DDL, which may wait long for locks.
+        began = time.monotonic()
+        link = opened.link(sets_aside=True, refused=self._refused)
+        self._took = time.monotonic() - began
         return link
 
     def rounds(self, runner: Runner, until: Until, totals: Totals, began: float) -> Iterator[Totals]:

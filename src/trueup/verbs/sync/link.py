@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -36,8 +36,16 @@ class Shape:
     tables: str
     triggers: str | None
     partitions: str
-    # What does not concern the rows of a round: all relations, labels of types.
+    # What does not concern the rows of a round: all relations, labels of other types.
     others: str
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The oids on the source of all tables of a sync, and of the enums in their columns."""
+
+    tables: tuple[int, ...] = ()
+    enums: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,9 @@ class Link:
     shape: Shape
     # What is not in the link, and why: changes of these tables stay in the change log.
     aside: tuple[Problem, ...] = ()
-    # The names of all tables of the sync, and their oids on the source.
+    # The names of all tables of the sync, and what the fingerprints of the source are of.
     names: tuple[str, ...] = ()
-    oids: tuple[int, ...] = ()
+    watched: Watched = Watched()
     # The quoted names of all tables of the sync on the target, and their fingerprint.
     target_shape: tuple[list[str], str] = ([], "")
 
@@ -96,7 +104,7 @@ class Link:
                 connection.execute("ROLLBACK")
         names, shape = self.target_shape
         return (
-            read_shape(self.source, self.name, self.oids) != self.shape
+            read_shape(self.source, self.name, self.watched) != self.shape
             or members.shape(self.target, self.name, names) != shape
         )
 
@@ -219,7 +227,8 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
         )
     # Before anything is checked: what changes meanwhile ends the first round.
     known = members.read(target, name)
-    shape, target_names = read_shape(source, name, known), members.quoted_names(target, known.values())
+    watched = Watched(tuple(known), tuple(enum.oid for enum in members.enums(source, known)))
+    shape, target_names = read_shape(source, name, watched), members.quoted_names(target, known.values())
     target_shape = members.shape(target, name, target_names)
     plan, problems = check.plan_live(source, target, stored, nodes)
     problems += [
@@ -253,22 +262,22 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
     warn_unsafe(target, nodes[1])
     state.check_role(target, stored.id, nodes[1])
     # Triggers were created above.
-    shape = replace(shape, triggers=read_shape(source, name, known).triggers)
+    shape = replace(shape, triggers=read_shape(source, name, watched).triggers)
     if not plan.is_ordered:
         target.execute("SET session_replication_role = replica")
     return Link(
         name, stored.id, ends.source_node, ends.target_node, source, target, ends.marker,
-        aside.only(plan, tables, problems), tuple(tables), epoch, shape, tuple(problems), names, tuple(known),
+        aside.only(plan, tables, problems), tuple(tables), epoch, shape, tuple(problems), names, watched,
         (target_names, target_shape),
     )  # fmt: skip
 
 
-def read_shape(source: Connection, name: str, oids: Iterable[int]) -> Shape:
+def read_shape(source: Connection, name: str, watched: Watched) -> Shape:
     """Return the fingerprints of the source."""
-    return Shape(*one_row(source.execute(*shape_query(name, oids))))
+    return Shape(*one_row(source.execute(*shape_query(name, watched))))
 
 
-def shape_query(name: str, oids: Iterable[int]) -> tuple[LiteralString, dict[str, Any]]:
+def shape_query(name: str, watched: Watched) -> tuple[LiteralString, dict[str, Any]]:
     """Return the query for the fingerprints of the source: see `Shape`."""
-    values = {"oids": list(oids), "prefix": f"{LOG_SCHEMA}_{name}_"}
+    values = {"oids": list(watched.tables), "enums": list(watched.enums), "prefix": f"{LOG_SCHEMA}_{name}_"}
     return load("trueup.verbs.sync", "round.sql")["shape"], values

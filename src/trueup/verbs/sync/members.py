@@ -6,7 +6,7 @@ is still the same one; a table that took the name of another one is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from psycopg import sql
@@ -80,9 +80,39 @@ def record(
     removed |= {member.name for oid, member in known.items() if no_others and oid not in oids}
     target.execute(state.statement("remove_members"), {"sync": sync, "names": list(removed)})
     for member in changed:
-        values = {"name": member.name, "source": member.source_oid, "target": member.target_oid}
-        target.execute(state.statement("set_member"), {"sync": sync, **values, "columns": Jsonb(member.columns)})
+        _set(target, sync, member)
     return incomplete
+
+
+def _set(target: Connection, sync: str, member: Member) -> None:
+    values = {"name": member.name, "source": member.source_oid, "target": member.target_oid}
+    target.execute(state.statement("set_member"), {"sync": sync, **values, "columns": Jsonb(member.columns)})
+
+
+def make_room(source: Connection, target: Connection, sync: str, tables: Sequence[SyncTable]) -> list[str]:
+    """Free the names of these new tables of a sync; return the names that other tables have instead.
+
+    A table whose name was given to one of these, and that exists under another name on the source, stays in the sync.
+    Others that had one of the names are removed. Call it in a transaction of the sync.
+    """
+    known, present = read(target, sync), names_by_oid(source)
+    new, taken = {table.oid for table in tables}, {table.target_oid for table in tables}
+    names, former, renamed = {str(table) for table in tables}, dict[int, Member](), list[Member]()
+    # One that gets the name of another one of the sync needs that name free.
+    while found := [member for oid, member in known.items() if member.name in names and oid not in former]:
+        former |= {member.source_oid: member for member in found}
+        staying = [
+            replace(member, name=present[member.source_oid])
+            for member in found
+            if member.source_oid in present and member.source_oid not in new and member.target_oid not in taken
+        ]
+        renamed += staying
+        names = {member.name for member in staying}
+    values = {"sync": sync, "names": [member.name for member in former.values()]}
+    target.execute(state.statement("remove_members"), values)
+    for member in renamed:
+        _set(target, sync, member)
+    return [member.name for member in renamed]
 
 
 def follow_names(
@@ -116,6 +146,23 @@ def quoted_names(target: Connection, members: Iterable[Member]) -> list[str]:
 def quoted(names: Iterable[str]) -> list[str]:
     """Return display names of tables as in a statement."""
     return [sql.Identifier(*(part.text for part in parse_table_name(name))).as_string(None) for name in names]
+
+
+@dataclass(frozen=True)
+class Enum:
+    """An enum, and the tables with columns whose types contain it."""
+
+    oid: int
+    schema: str
+    name: str
+    labels: list[str]
+    tables: list[int]
+
+
+def enums(connection: Connection, oids: Iterable[int]) -> list[Enum]:
+    """Return the enums in the columns of tables, also inside of domains, arrays, ranges and composite types."""
+    rows = connection.execute(state.statement("enums"), {"oids": list(oids)}).fetchall()
+    return [Enum(*row) for row in rows]
 
 
 def shape(target: Connection, sync: str, names: list[str]) -> str:

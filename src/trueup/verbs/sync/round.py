@@ -144,7 +144,7 @@ def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int], 
 
     def ask() -> tuple[Cursor, Cursor, Cursor]:
         return (
-            link.source.execute(*shape_query(link.name, link.oids)),
+            link.source.execute(*shape_query(link.name, link.watched)),
             link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log), {"sources": numbers}),
             link.source.execute(entries, {"listed": listed, "limit": limit, "sources": numbers}),
         )

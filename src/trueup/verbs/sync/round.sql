@@ -3,8 +3,8 @@ SELECT pg_current_wal_lsn()::text, clock_timestamp()
 
 -- name: shape
 -- Fingerprints of the source: another value means that something was changed. The synced tables with columns, keys,
--- indexes and defaults; the triggers of the change log; partitions; and what does not concern the rows of a round: other
--- relations, labels. A column has another xmin after ALTER TABLE ... USING, which changes values and fires no trigger.
+-- indexes and defaults, and the labels of their enums; the triggers of the change log; partitions; and what does not
+-- concern the rows of a round: other relations, and labels of enums that were not found. A column has another xmin after ALTER TABLE ... USING, which changes values and fires no trigger.
 SELECT concat_ws('/',
     (SELECT sum(hashtextextended(concat_ws(':', a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attisdropped,
                                            a.xmin), 0))
@@ -16,7 +16,9 @@ SELECT concat_ws('/',
     (SELECT sum(hashtextextended(concat_ws(':', i.indexrelid, i.xmin), 0)) FROM pg_index i
       WHERE i.indrelid = ANY(%(oids)s::oid[])),
     (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM pg_attrdef d
-      WHERE d.adrelid = ANY(%(oids)s::oid[]))),
+      WHERE d.adrelid = ANY(%(oids)s::oid[])),
+    (SELECT sum(hashtextextended(concat_ws(':', e.oid, e.enumlabel), 0)) FROM pg_enum e
+      WHERE e.enumtypid = ANY(%(enums)s::oid[]))),
     (SELECT md5(string_agg(concat_ws(':', g.tgrelid, g.tgname, g.tgenabled, g.tgfoid), ',' ORDER BY g.tgrelid, g.tgname))
        FROM pg_trigger g WHERE g.tgrelid = ANY(%(oids)s::oid[]) AND starts_with(g.tgname, %(prefix)s)),
     (WITH RECURSIVE tree AS (

@@ -202,7 +202,7 @@ def _build(request: SyncRequest, link: Link, slots: int, progress: Progress) -> 
             with state.writing(link.target, link.name, link.epoch):
                 create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
         except TrueupError as error:
-            if read_shape(link.source, link.name, link.oids) == link.shape:
+            if read_shape(link.source, link.name, link.watched) == link.shape:
                 raise
             raise Outdated([f"a table was changed meanwhile ({error})"]) from error
         silence(link.target, link.name, link.epoch, link.tables, link.plan.mode)

@@ -253,6 +253,27 @@ SELECT a.attrelid::bigint, a.attname::text, a.attnum::int,
        a.attgenerated = '' AND (a.atthasmissing OR a.atthasdef OR a.attidentity <> '')
   FROM pg_attribute a WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 
+-- name: enums
+WITH RECURSIVE inside AS (
+    SELECT a.attrelid AS root, a.atttypid AS oid FROM pg_attribute a
+     WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    UNION
+    SELECT i.root, part.oid
+      FROM inside i JOIN pg_type t ON t.oid = i.oid,
+           LATERAL (SELECT t.typbasetype WHERE t.typtype = 'd'
+                    UNION ALL SELECT t.typelem WHERE t.typcategory = 'A'
+                    UNION ALL SELECT r.rngsubtype FROM pg_range r
+                               WHERE t.oid IN (r.rngtypid, (to_jsonb(r) ->> 'rngmultitypid')::oid)
+                    UNION ALL SELECT f.atttypid FROM pg_attribute f
+                               WHERE t.typtype = 'c' AND f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped
+           ) part(oid)
+     WHERE t.typtype <> 'b' OR t.typcategory = 'A')
+SELECT t.oid::bigint, n.nspname::text, t.typname::text,
+       ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
+       array_agg(i.root::bigint)
+  FROM inside i JOIN pg_type t ON t.oid = i.oid AND t.typtype = 'e' JOIN pg_namespace n ON n.oid = t.typnamespace
+ GROUP BY t.oid, n.nspname, t.typname ORDER BY 2, 3
+
 -- name: shape
 SELECT trueup.sync_shape(%(sync)s, %(names)s)
 

@@ -25,11 +25,12 @@ from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync import changelog, check, members
+from trueup.verbs.sync.aside import SAME
 from trueup.verbs.sync.link import open_ends
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.state import State
 from trueup.verbs.sync_ddl import change_tables, ddl
-from trueup.verbs.sync_ddl.ddl import Change, Differences
+from trueup.verbs.sync_ddl.change import Change, Differences
 
 # A session in the queue of a lock makes others wait behind it: leave the queue after this time, and join it again.
 _ATTEMPT_MS = 300
@@ -54,8 +55,8 @@ def differences(request: SyncRequest) -> Differences:
 def _differences(request: SyncRequest, source: Connection, target: Connection) -> Differences:
     stored = change_tables.running(request, source, target)
     _, problems = check.plan_live(source, target, stored, request.node_names)
-    # Rows that the target refused are problems that only the running sync knows.
-    problems += [problem for problem in stored.aside if problem not in problems]
+    # Rows that the target refused are problems that only the running sync knows; differences are known here.
+    problems += [problem for problem in stored.aside if problem not in problems and problem.cure != SAME]
     return ddl.find(source, target, members.read(target, stored.sync), problems)
 
 

@@ -29,8 +29,8 @@ from trueup.verbs.sync.state import State
 _POLL_SECONDS = 0.1
 
 
-def add(request: SyncRequest, names: Sequence[str]) -> tuple[str, ...]:
-    """Add tables to a started sync, or copy tables of it again; return their names. The next round copies the rows."""
+def add(request: SyncRequest, names: Sequence[str]) -> tuple[SyncTable, ...]:
+    """Add tables to a started sync, or copy tables of it again, and return them. The next round copies the rows."""
     with open_ends(request.source, request.target, request.name) as (source, target):
         stored = running(request, source, target)
         chosen = matching_tables(source, names)
@@ -44,7 +44,7 @@ def add(request: SyncRequest, names: Sequence[str]) -> tuple[str, ...]:
                 changelog.reload(log, stored.sync, table.oid, "it was added")
             _record(source, target, stored, tables)
             changelog.forget_detached(log, stored.sync)
-        return tuple(map(str, tables))
+        return tuple(tables)
 
 
 def remove(request: SyncRequest, names: Sequence[str], *, timeout: float) -> tuple[str, ...]:
@@ -67,25 +67,38 @@ def remove(request: SyncRequest, names: Sequence[str], *, timeout: float) -> tup
         return chosen
 
 
-def wait_until_copied(request: SyncRequest, *, timeout: float) -> bool:
-    """Wait until the running sync has copied what was added; return False if no sync is running."""
+def wait_until_copied(request: SyncRequest, tables: Sequence[SyncTable], *, timeout: float) -> bool:
+    """Wait until the running sync has copied these tables; return False if no sync is running.
+
+    Other tables do not count: a copy of one that is set aside may wait for days.
+    """
     until = time.monotonic() + timeout
+    oids = [table.oid for table in tables]
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         query = sql.SQL("SELECT count(*) FROM {} WHERE op = '{{' AND source = ANY(%s)").format(log_table(request.name))
         while True:
-            oids = list(members.read(target, request.name))
             numbers = changelog.numbers(source, request.name, oids)
             if not one_value(source.execute(query, [numbers])):
                 return True
             if changelog.holder(source, request.name) is None:
                 return False
             if time.monotonic() > until:
+                stored = state.read(target, request.name)
+                refuse_aside(stored.aside if stored is not None else (), tables)
                 raise TrueupError(
                     f"the running sync has not copied the tables within {timeout:g} s",
-                    cure="see trueup sync status: a table may be set aside, or large",
+                    cure="see trueup sync status: the tables may be large",
                     node=request.source.name,
                 )
             time.sleep(_POLL_SECONDS)
+
+
+def refuse_aside(problems: Sequence[Problem], tables: Sequence[SyncTable]) -> None:
+    """Raise if one of these tables is set aside: no round copies it."""
+    names = {str(table) for table in tables}
+    if own := [problem for problem in problems if problem.where in names]:
+        cures = dict.fromkeys(problem.cure for problem in own)
+        raise CheckFailed([f"set aside, and not copied: {problem}" for problem in own], cure="; ".join(cures))
 
 
 def running(request: SyncRequest, source: Connection, target: Connection) -> State:
@@ -134,11 +147,11 @@ def _record(source: Connection, target: Connection, stored: State, tables: Seque
     names = [str(table) for table in tables]
     with durable_transaction(target):
         stored = _lock(target, stored)
-        named = tuple(dict.fromkeys([*stored.named, *names])) if stored.named else ()
+        renamed = members.make_room(source, target, stored.sync, tables)
+        more = [*renamed, *names]
+        named = tuple(dict.fromkeys([*stored.named, *more])) if stored.named else ()
         left_out = tuple(text for text in stored.left_out if not _is_one_of(text, names))
-        state.set_tables(target, stored.sync, tuple(dict.fromkeys([*stored.tables, *names])), named, left_out)
-        former = [member.name for member in members.read(target, stored.sync).values() if member.name in names]
-        target.execute(state.statement("remove_members"), {"sync": stored.sync, "names": former})
+        state.set_tables(target, stored.sync, tuple(dict.fromkeys([*stored.tables, *more])), named, left_out)
         members.record(source, target, stored.sync, tables)
         state.set_aside(target, stored.sync, [problem for problem in stored.aside if problem.where not in names])
 

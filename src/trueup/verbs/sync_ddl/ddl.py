@@ -18,61 +18,15 @@ from trueup.db.connection import Connection
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name, quoted_name
 from trueup.db.statements import load
-from trueup.verbs.sync.aside import SEQUENCE
+from trueup.verbs.sync.aside import SAME, SEQUENCE
 from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Problem
+from trueup.verbs.sync_ddl.change import Change, Differences, Statement
 from trueup.verbs.sync_ddl.compared import Compared, compare
+from trueup.verbs.sync_ddl.labels import label_changes
 
 _READS, _REWRITES, _BUILDS = "reads the whole table", "may rewrite the whole table", "reads the table to build an index"
 _TEMPORARY = "trueup_renamed_{}"
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One statement for the target."""
-
-    text: str
-    # It drops something on the target: not without `trueup sync ddl --apply`.
-    drops: bool = False
-    # Expressions of the source in it, which the server parses or evaluates when it runs the statement.
-    expressions: tuple[str, ...] = ()
-    # What it does with all rows of the target while it holds its lock; "": nothing.
-    cost: str = ""
-
-
-@dataclass(frozen=True)
-class Change:
-    """The statements for one table, which are one transaction of the target."""
-
-    table: str
-    statements: tuple[Statement, ...]
-    # The names of the table after the change, for checks; None: it is dropped, or several tables are renamed.
-    name: TableName | None = None
-    # Its columns and their types, which expressions refer to.
-    columns: tuple[tuple[str, str], ...] = ()
-    # The operator classes of its indexes and partition keys that are not part of PostgreSQL, as quoted names.
-    classes: tuple[str, ...] = ()
-    # All rows are deleted first, and copied again.
-    empties: bool = False
-    # The table is set aside: its rows may be deleted if they are in the way.
-    may_empty: bool = False
-    # The table of the source whose rows are copied then.
-    source_oid: int = 0
-    # The table is created, and has to be added to the sync; or is dropped, and has to be removed from it.
-    creates: bool = False
-    removes: bool = False
-
-    def without_drops(self) -> Change:
-        """Return the change without the statements that drop something."""
-        return replace(self, statements=tuple(each for each in self.statements if not each.drops))
-
-
-@dataclass(frozen=True)
-class Differences:
-    """The changes, in order, and what has to be done by hand."""
-
-    changes: tuple[Change, ...]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,11 +72,14 @@ def find(
         if oid in on_source and member.target_oid in on_target
     ]
     notes: list[str] = []
-    changes = [*_renames(target, pairs, notes), *_sequences(source, target, problems)]
+    renames, renamed = _renames(target, pairs, notes)
+    freed = {present.table for _, present in renamed} - {wanted.table for wanted, _ in renamed}
+    changes, concerned = label_changes(source, target, on_source, notes)
+    changes += [*renames, *_sequences(source, target, problems)]
     changes += [
         _created(target, on_source[oid], notes)
-        for oid in new
-        if oid in on_source and not _exists(target, on_source[oid])
+        for oid in dict.fromkeys(new)
+        if oid in on_source and (on_source[oid].table in freed or not _exists(target, on_source[oid]))
     ]
     compared = compare(source, target, _same_names(pairs))
     altered: set[TableName] = set()
@@ -137,6 +94,15 @@ def find(
         _dropped(on_target[member.target_oid])
         for oid, member in members.items()
         if oid not in on_source and oid not in oids.values() and member.target_oid in on_target
+    ]
+    named = {change.table for change in changes} | {str(present) for _, present in renamed}
+    named |= {str(on_source[oid]) for oid in concerned}
+    notes += [
+        f"{problem}; alter it on the target"
+        for problem in problems
+        if problem.cure == SAME
+        and problem.where not in named
+        and not any(note.startswith(f"{problem.where}: ") for note in notes)
     ]
     return Differences(tuple(changes), tuple(dict.fromkeys(notes)))
 
@@ -198,18 +164,19 @@ def _quoted(*parts: str) -> str:
 
 def _renames(
     target: Connection, pairs: Sequence[tuple[Member, Definition, Definition]], notes: list[str]
-) -> Iterable[Change]:
-    """Return one change that renames tables, also if they exchange their names."""
+) -> tuple[list[Change], list[tuple[Definition, Definition]]]:
+    """Return one change that renames tables, also if they exchange their names; and the tables, wanted and present."""
     renamed = [(wanted, present) for _, wanted, present in pairs if wanted.table != present.table]
     leaving = {_quoted(*present.table) for _, present in renamed}
     taken = _taken(target, [wanted.table for wanted, _ in renamed])
-    first, second, shown = [], [], []
+    first, second = [], []
+    done: list[tuple[Definition, Definition]] = []
     for wanted, present in renamed:
         name = _quoted(*wanted.table)
         if name in taken and name not in leaving:
             notes.append(f"{present}: it was renamed to {wanted}, but another relation of the target has that name")
             continue
-        shown.append(str(present))
+        done.append((wanted, present))
         schema, table = present.table
         if taken & leaving:
             # A name is free only when its table has another one.
@@ -220,8 +187,9 @@ def _renames(
             second.append(f"ALTER TABLE {_quoted(schema, table)} SET SCHEMA {quoted_name(wanted.schema)}")
         if wanted.name != table:
             second.append(f"ALTER TABLE {_quoted(wanted.schema, table)} RENAME TO {quoted_name(wanted.name)}")
-    if shown:
-        yield Change(", ".join(shown), tuple(Statement(text) for text in [*first, *second]))
+    if not done:
+        return [], []
+    return [Change(", ".join(str(present) for _, present in done), tuple(map(Statement, [*first, *second])))], done
 
 
 def _altered(

@@ -100,3 +100,9 @@ SELECT n.nspname::text, c.relname::text,
  WHERE NOT EXISTS (SELECT FROM pg_depend o WHERE o.classid = 'pg_class'::regclass AND o.objid = c.oid AND o.deptype = 'i'
                       AND o.refclassid = 'pg_class'::regclass AND o.refobjsubid > 0)
  ORDER BY 1, 2
+
+-- name: labels
+-- The labels of enums, by their names.
+SELECT n.nspname::text, t.typname::text, ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder)
+  FROM unnest(%(schemas)s::text[], %(names)s::text[]) w(schema, name)
+  JOIN pg_namespace n ON n.nspname = w.schema JOIN pg_type t ON t.typnamespace = n.oid AND t.typname = w.name AND t.typtype = 'e'

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trueup.verbs.sync_ddl.apply_ddl import Applied
-from trueup.verbs.sync_ddl.ddl import Change, Differences
+from trueup.verbs.sync_ddl.change import Change, Differences
 
 
 def ddl_text(found: Differences) -> str:

@@ -36,6 +36,7 @@ from trueup.sinks.base import Document, Mark, SourceTable
 from trueup.verbs.repair import write_node
 from trueup.verbs.sync import copy as copy_parts
 from trueup.verbs.sync import large as sync_large
+from trueup.verbs.sync import members, state
 from trueup.verbs.sync import round as sync_round
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.request import Scope
@@ -411,6 +412,14 @@ REMOVE = (
 )
 
 
+# What waits for the end of a transaction that writes the table.
+LOCKED = {
+    "ALTER SCHEMA theirs RENAME TO others": "theirs.t",
+    "ALTER TABLE q ATTACH PARTITION q2 FOR VALUES IN (5)": "q",
+    "ALTER TABLE w ADD CHECK (seize() IS NULL) NOT VALID": "w",
+}
+
+
 def test_an_owner_who_adds_code_between_a_check_and_a_write(squatter: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy, small rounds and large ones lock a table, then check it, then write."""
     n1, n2 = squatter.databases
@@ -418,7 +427,9 @@ def test_an_owner_who_adds_code_between_a_check_and_a_write(squatter: Hostile, m
         "ALTER FUNCTION seize() IMMUTABLE; CREATE DOMAIN d AS text; CREATE TABLE w (id int PRIMARY KEY, v text, x d);"
         "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE p1 PARTITION OF p DEFAULT;"
         "CREATE TRIGGER late BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION seize_row();"
-        "CREATE TRIGGER late BEFORE INSERT ON p1 FOR EACH ROW EXECUTE FUNCTION seize_row()"
+        "CREATE TRIGGER late BEFORE INSERT ON p1 FOR EACH ROW EXECUTE FUNCTION seize_row();"
+        "CREATE SCHEMA theirs; CREATE TABLE theirs.t (id int PRIMARY KEY); CREATE TABLE q2 (id int PRIMARY KEY);"
+        "CREATE TABLE q (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE q1 PARTITION OF q FOR VALUES IN (1)"
     )
     rows = "INSERT INTO w SELECT coalesce(max(id), 0) + 1, 'a', 'b' FROM w;"
     rows += "INSERT INTO p SELECT coalesce(max(id), 0) + 1 FROM p"
@@ -455,6 +466,16 @@ def test_an_owner_who_adds_code_between_a_check_and_a_write(squatter: Hostile, m
         assert {problem.where for problem in totals.aside} == ({"public.w"} if is_aside else set()), trap
         squatter.run(REMOVE, n2)
     squatter.run(REMOVE, n2)
+    # Between the check and the end of the transaction.
+    with connect(pair.request.target, application="test") as writer:
+        for statement, written in LOCKED.items():
+            names = [f"public.{written}"] if "." not in written else [written]
+            shape = members.shape(writer, "main", names)
+            values = {"sync": "main", "names": names, "shape": shape, "written": names}
+            with writer.transaction():
+                writer.execute(state.statement("check_tables"), values)
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    squatter.run(f"SET lock_timeout = '100ms'; {statement}", n2)
     # At any time.
     toggle = ("ALTER TABLE w ENABLE ALWAYS TRIGGER late", "ALTER TABLE w DISABLE TRIGGER late")
 

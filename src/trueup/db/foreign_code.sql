@@ -185,3 +185,8 @@ SELECT concat_ws('/',
        (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM pg_constraint k WHERE k.conrelid = 0),
        (SELECT sum(hashtextextended(concat_ws(':', t.oid, t.xmin), 0)) FROM pg_type t WHERE t.typtype = 'd')),
        ARRAY(SELECT u.oid::regclass::text FROM relations u WHERE u.is_written AND u.oid NOT IN (SELECT t.oid FROM roots t))
+
+-- name: lock_schema
+-- Only a superuser can lock rows of a catalog.
+SELECT FROM pg_namespace n WHERE n.nspname = %(schema)s AND n.nspowner NOT IN (SELECT r.oid FROM pg_roles r WHERE r.rolsuper)
+   FOR SHARE OF n

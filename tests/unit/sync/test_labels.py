@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueup.verbs.sync_ddl.labels import _statements
+from trueup.verbs.sync_ddl.labels import label_statements
 
 _ADD = re.compile(r"ALTER TYPE t ADD VALUE '(\w+)'(?: (AFTER|BEFORE) '(\w+)')?")
 _RENAME = re.compile(r"ALTER TYPE t RENAME VALUE '(\w+)' TO '(\w+)'")
@@ -32,7 +32,7 @@ LABELS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=6)
 
 @given(LABELS, LABELS)
 def test_the_statements_make_all_labels_equal_or_there_are_none(present: list[str], wanted: list[str]) -> None:
-    statements = _statements("t", present, wanted)
+    statements = label_statements("t", present, wanted)
     labels = list(present)
     for statement in statements:
         labels = run(labels, statement.text)
@@ -52,4 +52,4 @@ def test_the_statements_make_all_labels_equal_or_there_are_none(present: list[st
     ],
 )
 def test_what_is_clear(present: str, wanted: str, is_clear: bool) -> None:
-    assert bool(_statements("t", list(present), list(wanted))) == is_clear
+    assert bool(label_statements("t", list(present), list(wanted))) == is_clear

@@ -140,14 +140,35 @@ REVOKE ALL ON FUNCTION trueup.sync_shape(text, text[]) FROM PUBLIC;
 
 -- The second statement of a transaction that writes rows, after sync_check_epoch. The lock on the tables comes first:
 -- until the end of the transaction, no other session can create or enable a trigger, a rule, a default value or a
--- constraint. Code that was there before was checked when the shape was read, and triggers of others were disabled.
+-- constraint; where the session is a superuser's, also not rename the schema, and in a small round not attach a partition.
+-- Code that was there before was checked when the shape was read, and triggers of others were disabled.
 CREATE OR REPLACE FUNCTION trueup.sync_check_tables(sync text, names text[], shape text, written text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     fired text;
+    parent text;
+    superusers oid[] := ARRAY(SELECT r.oid FROM pg_roles r WHERE r.rolsuper);
+    is_superuser boolean := EXISTS (SELECT FROM pg_roles r WHERE r.rolsuper AND r.rolname IN (current_user, session_user));
 BEGIN
+    IF cardinality(written) > 0 AND is_superuser THEN
+        -- No lock on a table keeps its schema from being renamed, so that another table gets its name.
+        PERFORM FROM pg_namespace n
+          WHERE n.oid IN (SELECT c.relnamespace FROM unnest(written) w JOIN pg_class c ON c.oid = to_regclass(w))
+            AND n.nspowner <> ALL (superusers) ORDER BY n.oid FOR SHARE OF n;
+    END IF;
     IF cardinality(written) > 0 THEN
         EXECUTE format('LOCK TABLE %s IN ROW EXCLUSIVE MODE', array_to_string(written, ', '));
+    END IF;
+    IF is_superuser AND sync <> '' THEN
+        -- Against ATTACH PARTITION. Tasks do not take this lock: only one session at a time can have it.
+        FOR parent IN
+            WITH RECURSIVE tree(oid) AS (
+                SELECT to_regclass(w)::oid FROM unnest(written) w
+                UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
+            SELECT c.oid::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.oid
+             WHERE c.relkind = 'p' AND c.relowner <> ALL (superusers) ORDER BY c.oid LOOP
+            EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent);
+        END LOOP;
     END IF;
     IF trueup.sync_shape(sync, names) IS DISTINCT FROM shape THEN
         RAISE EXCEPTION 'a synced table was altered or replaced' USING ERRCODE = 'TU002';
@@ -181,7 +202,7 @@ END
 $$;
 REVOKE ALL ON FUNCTION trueup.sync_check_tables(text, text[], text, text[]) FROM PUBLIC;
 
--- The last statement of a transaction that writes rows. No lock keeps a schema from being renamed.
+-- The last statement of a transaction that writes rows. A role without superuser rights cannot lock a schema.
 CREATE OR REPLACE FUNCTION trueup.sync_check_names(names text[], shape text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -35,7 +35,7 @@ def label_changes(
             continue
         concerned.update(enum.tables)
         shown = f"type {display_name(enum.schema, enum.name)}"
-        statements = _statements(f"{quoted_name(enum.schema)}.{quoted_name(enum.name)}", labels, enum.labels)
+        statements = label_statements(f"{quoted_name(enum.schema)}.{quoted_name(enum.name)}", labels, enum.labels)
         if statements:
             changes.append(Change(shown, tuple(statements)))
         else:
@@ -44,7 +44,7 @@ def label_changes(
     return changes, concerned
 
 
-def _statements(name: str, present: Sequence[str], wanted: Sequence[str]) -> list[Statement]:
+def label_statements(name: str, present: Sequence[str], wanted: Sequence[str]) -> list[Statement]:
     """Return the statements, or none if labels were exchanged or removed."""
     common = [label for label in wanted if label in present]
     if common != [label for label in present if label in wanted]:

@@ -467,7 +467,7 @@ def test_an_owner_who_adds_code_between_a_check_and_a_write(squatter: Hostile, m
         squatter.run(REMOVE, n2)
     squatter.run(REMOVE, n2)
     # Between the check and the end of the transaction.
-    with connect(pair.request.target, application="test") as writer:
+    with connect(pair.request.target, application="test", read_only=False) as writer:
         for statement, written in LOCKED.items():
             names = [f"public.{written}"] if "." not in written else [written]
             shape = members.shape(writer, "main", names)

@@ -467,10 +467,12 @@ def test_a_name_is_given_to_a_new_table_and_ddl_makes_both(pair: Pair) -> None:
     pair.source.execute(f"{again.format('hand')}; INSERT INTO hand VALUES (7, 'a')")
     # By hand: only the new one has to be added.
     pair.target.execute(again.format("hand"))
+    pair.source.execute("INSERT INTO hand_old VALUES (2)")
     aside = [problem for problem in pair.run().aside if "scratch" not in problem.where]
     assert [(problem.where, problem.cure.partition(";")[0]) for problem in aside] == [
         ("public.hand", "add it: trueup sync add public.hand")
     ]
+    pair.check_equal(["hand_old"])
     change_tables.add(pair.request, ["hand"])
     # Without a run between the statements.
     shown = pair.plan().problems

@@ -8,16 +8,22 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import trueup
 from support.fixtures import Databases
 from support.sync import Pair, make_pair
+from trueup.capture.log.syncer import find_syncer
+from trueup.config.model import Node
 from trueup.engine.progress import Silent
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, ConfigError
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.verbs.switchover import run as switchover
-from trueup.verbs.switchover.finish import finish
+from trueup.verbs.switchover.ending import reset
+from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
+from trueup.verbs.switchover.status import status as switch_status
+from trueup.verbs.sync import ending
 from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.runner import Runner
@@ -25,45 +31,85 @@ from trueup.verbs.sync.runner import Runner
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, v text)"
 
 
-def test_a_chain_is_switched_step_by_step(databases: Databases) -> None:
-    """Two syncs of the database in the middle are independent in all verbs; equal names are refused at the start."""
+def test_a_chain_of_equal_names_is_switched_step_by_step(databases: Databases) -> None:
+    """Syncs of one name in one database are independent in all verbs; they are told apart by their two databases."""
     first, second, third, fourth = databases(4)
     for database in (first, second, third, fourth):
         database.execute(TABLE)
     first.execute("INSERT INTO items SELECT g, 'copied' FROM generate_series(1, 50) g")
-    hops = make_pair(first, second), make_pair(second, third)
+    hops = _hop("n1", first, "n2", second), _hop("n2", second, "n3", third)
     hops[0].start()
-    # A switchover of either step would need the same names in the database in the middle: both orders are refused.
-    assert "node n1: it is the target of another sync main" in str(hops[1].plan().problems[0])
-    with pytest.raises(CheckFailed, match="node n1: it is the target of another sync main") as caught:
-        hops[1].start()
-    assert "--name" in caught.value.cure
-    with pytest.raises(CheckFailed, match="node n2: it is the source of another sync main"):
-        make_pair(fourth, first).start()
-    hops[1].with_scope(Scope("next")).start()
+    assert hops[1].plan().name == hops[1].start().name != "main"
+    assert hops[1].status().sync.startswith("main__")
+    # A second sync of this name from one source, and one into one target.
+    others = _hop("n1", first, "n4", fourth), _hop("n4", fourth, "n3", third)
+    others[0].start()
+    with pytest.raises(CheckFailed, match=r"public\.items: it is not empty on the target"):
+        others[1].start()
+    for table in (first, second, third, fourth):
+        table.execute("CREATE TABLE others (id int PRIMARY KEY)")
+    others[1].with_scope(Scope(tables=("public.others",))).start()
+    assert len({hop.status().sync for hop in (*hops, *others)}) == 4
+    fourth.execute("INSERT INTO others VALUES (1)")
     first.execute("INSERT INTO items VALUES (100, 'new'); UPDATE items SET v = 'x' WHERE id < 5")
     first.execute("DELETE FROM items WHERE id = 9")
-    for hop in hops:
+    for hop in (*hops, others[0]):
         hop.run()
         hop.check_equal(["items"])
-    # A second sync with a name from one source would take the entries of the first one.
-    other = make_pair(first, fourth)
-    with pytest.raises(CheckFailed, match="the name main is used by another sync from this database"):
-        other.start()
-    with pytest.raises(CheckFailed, match="the change log main belongs to another sync") as caught:
-        other.drop()
-    assert "--without-target" in caught.value.cure
-    # A second sync with a name into one target would replace the state of the first one.
-    with pytest.raises(CheckFailed, match="comes from another source"):
-        make_pair(fourth, third).with_scope(Scope("next")).start()
+    others[1].run()
+    assert third.execute("SELECT id FROM others") == [(1,)]
+    _check_syncer(hops, fourth)
+    _drop_one_of_several(hops, others)
     _switch_step_by_step(hops)
+
+
+def _hop(source: str, first: Database, target: str, second: Database) -> Pair:
+    pair = make_pair(first, second)
+    pair.request = replace(pair.request, source=Node(source, first.uri), target=Node(target, second.uri))
+    return pair
+
+
+def _check_syncer(hops: tuple[Pair, Pair], fourth: Database) -> None:
+    """A validation finds the sync by its source, not only by its name."""
+    for pair, source, target in ((hops[1], hops[1].source, hops[1].target), (hops[0], hops[0].source, fourth)):
+        with psycopg.connect(source.uri) as first, psycopg.connect(target.uri) as second:
+            syncer = find_syncer(first, second, "sync:main", [("public", "items")])
+            assert syncer.names[0].startswith("main__")
+            if pair is hops[1]:
+                # Two syncs into this database, but one of them from this source.
+                assert find_syncer(first, second, "", [("public", "items")]).names == syncer.names
+    with (
+        psycopg.connect(hops[0].source.uri) as first,
+        psycopg.connect(hops[1].target.uri) as second,
+        pytest.raises(CheckFailed, match="no mark of a trueup sync main from this source"),
+    ):
+        find_syncer(first, second, "sync:main", [("public", "items")])
+
+
+def _drop_one_of_several(hops: tuple[Pair, Pair], others: tuple[Pair, Pair]) -> None:
+    # One database is lost, and the other one has several syncs of the name.
+    lost = replace(others[0].request, target=Node("n5", "postgresql://127.0.0.1:1/none"))
+    names = [hop.status().sync for hop in (hops[0], others[0])]
+    with pytest.raises(CheckFailed, match=f"there are several syncs main: {names[0]}, {names[1]}") as caught:
+        ending.drop(lost, timeout=30, without_target=True)
+    assert "--name" in caught.value.cure
+    named = replace(lost, scope=Scope(names[1]))
+    assert ending.drop(named, timeout=30, without_target=True).log
+    # The state that is left there.
+    assert others[0].drop() == (False, True)
+    assert others[1].drop() == (True, True)
+    for hop in (*others, _hop("n3", hops[1].target, "n1", hops[0].source)):
+        assert hop.drop() == (False, False)
+    with pytest.raises(ConfigError, match="has a suffix of trueup"):
+        others[0].with_scope(Scope("main__012345")).start()
 
 
 def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
     first, second, third = hops[0].source, hops[0].target, hops[1].target
     main, following = (
-        SwitchoverRequest(hop.request.name, hop.request.source, hop.request.target, budget=60.0, jobs=1) for hop in hops
+        SwitchoverRequest("main", hop.request.source, hop.request.target, budget=60.0, jobs=1) for hop in hops
     )
+    name = hops[1].status().sync
 
     def accepting() -> list[bool]:
         return [_accepts(database) for database in (first, second, third)]
@@ -72,27 +118,48 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
         with TaskStore(Path("tasks.db")) as store:
             switchover.move(request, action, store=store, progress=Silent())
 
+    def entered() -> list[str]:
+        """Return where applications go from each database; they know the name only."""
+        query = "SELECT CASE state WHEN 'use_next' THEN next_name ELSE '' END FROM trueup_app.switchover_enter()"
+        return [database.execute(query)[0][0] for database in (first, second, third)]
+
     for request in (main, following):
         prepare_only(request)
     assert accepting() == [True, False, False]
+    assert entered() == ["", "n1", "n2"]
+    # A preparation that is taken back leaves the other one.
+    reset(following)
+    assert [switch_status(request).phase for request in (main, following)] == ["not moved", "not prepared"]
+    prepare_only(following)
     # The rows of the first step pass the guards of both, and are recorded for the second one.
     first.execute("INSERT INTO items VALUES (101, 'after')")
     for hop in hops:
         hop.run()
         hop.check_equal(["items"])
+    _repair_through_the_guard(hops)
     with pytest.raises(CheckFailed, match="tables of this sync are in use on n1: see the switchover of main"):
         move(following, EXECUTE)
-    move(main, EXECUTE)
-    assert accepting() == [False, True, False]
-    second.execute("INSERT INTO items VALUES (102, 'in the middle')")
-    move(following, EXECUTE)
-    assert accepting() == [False, False, True]
-    third.execute("INSERT INTO items VALUES (103, 'at the end')")
-    with pytest.raises(CheckFailed, match="see the switchover of next"):
+    with trueup.connect(first.uri, nodes={"n1": first.uri, "n2": second.uri, "n3": third.uri}) as application:
+        move(main, EXECUTE)
+        assert accepting() == [False, True, False]
+        assert entered() == ["n2", "", "n2"]
+        application.execute("INSERT INTO items VALUES (102, 'in the middle')")
+        move(following, EXECUTE)
+        assert accepting() == [False, False, True]
+        assert entered() == ["n2", "n3", ""]
+        application.execute("INSERT INTO items VALUES (103, 'at the end')")
+    assert [switch_status(request).in_use for request in (main, following)] == ["n2", "n3"]
+    with trueup.connect(first.uri, nodes={"n2": second.uri, "n3": third.uri}) as application:
+        # From the first step to the last one.
+        assert application.execute("SELECT count(*) FROM items WHERE id = 103") == [(1,)]
+    with pytest.raises(CheckFailed, match=f"see the switchover of {name}"):
         move(main, ROLLBACK)
     # Each goes back on its own way, and the end of one leaves the other.
     move(following, ROLLBACK)
     assert second.execute("SELECT id FROM items WHERE id > 101 ORDER BY 1") == [(102,), (103,)]
+    move(main, ROLLBACK)
+    assert accepting() == [True, False, False]
+    move(main, EXECUTE)
     finish(main)
     assert accepting() == [False, True, False]
     second.execute("INSERT INTO items VALUES (104, 'recorded')")
@@ -101,10 +168,29 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
     assert accepting() == [False, False, True]
     assert third.execute("SELECT count(*) FROM items WHERE id = 104") == [(1,)]
     # A sync into a closed database is refused by name, with the cure.
-    refusal = "node n2: it does not accept writes: n2 is in use since the switchover of the sync main"
-    with pytest.raises(CheckFailed, match=refusal) as caught:
-        make_pair(third, first).with_scope(Scope("again")).start()
-    assert "finish --name main --reopen-old" in caught.value.cure
+    refusal = "node n2: it does not accept writes: n3 is in use since the switchover of the sync"
+    with pytest.raises(CheckFailed, match=f"{refusal} {name}") as caught:
+        _hop("n3", third, "n2", second).start()
+    assert f"finish --name {name} --reopen-old" in caught.value.cure
+    finish(following, Finish(reopen_old=True))
+    finish(main, Finish(reopen_old=True))
+    assert accepting() == [True, True, True]
+    for database in (first, second, third):
+        assert database.execute("SELECT count(*) FROM pg_namespace WHERE nspname ~ 'trueup'") == [(0,)]
+
+
+def _repair_through_the_guard(hops: tuple[Pair, Pair]) -> None:
+    """A repair of the database in the middle is a write of the sync into it, and not of the one from it."""
+    known = hops[0].status().known
+    assert known is not None
+    hops[0].target.execute(f"SET trueup.sync = '{known.id}'; DELETE FROM items WHERE id = 1")
+    nodes = {node.name: node.uri for node in (hops[0].request.source, hops[0].request.target)}
+    report = str(trueup.diff("public.items", nodes=nodes, recheck=0, engine="local").report)
+    repaired = trueup.repair(report, nodes=nodes, source_of_truth="n1", execute=True, recheck=0, engine="local")
+    assert not repaired.failed
+    for hop in hops:
+        hop.run()
+        hop.check_equal(["items"])
 
 
 def _accepts(database: Database) -> bool:

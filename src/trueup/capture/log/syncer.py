@@ -16,6 +16,7 @@ from typing_extensions import LiteralString
 from trueup.capture.log.slot import flushed_position, lsn_number
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
+from trueup.db.database_identity import identity
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
@@ -101,10 +102,12 @@ def find_syncer(source: Connection, target: Connection, option: str, tables: Seq
         )
     if kind == "lag":
         return Syncer("lag", seconds=_seconds(name))
-    if kind in ("slot", "sync"):
-        syncer = Syncer(kind, (name,))
-        _check(syncer, source, target)
-        return syncer
+    if kind == "slot":
+        if source.execute(statements["slot"], {"slot": name}).fetchone() is None:
+            raise CheckFailed([f"slot {name} does not exist on the source"], cure="check its name")
+        return Syncer("slot", (name,))
+    if kind == "sync":
+        return Syncer("sync", (_sync_from(source, target, name),))
     if kind == "subscription":
         names = [part.strip() for part in name.split(",")]
         rows = [row for part in names for row in target.execute(statements["named"], {"subscription": part}).fetchall()]
@@ -118,10 +121,9 @@ def find_syncer(source: Connection, target: Connection, option: str, tables: Seq
     if rows:
         may_ask = bool(one_value(target.execute(statements["may_ask_origin"])))
         return Syncer("subscription", tuple(row[0] for row in rows), tuple(int(row[1]) for row in rows), 0.0, may_ask)
-    if check_schema(target, "trueup") and one_value(target.execute(statements["has_mark"])):
-        marks = [str(row[0]) for row in target.execute(statements["marks"]).fetchall()]
-        if len(marks) == 1:
-            return Syncer("sync", tuple(marks))
+    marks = _marks(source, target)
+    if len(marks) == 1:
+        return Syncer("sync", tuple(marks))
     raise CheckFailed(
         ["the position of the target is unknown: no subscription and no single trueup sync fills these tables"],
         cure="name the syncer with --syncer: subscription:NAME, slot:NAME (on the source), sync:NAME, or lag:SECONDS",
@@ -134,19 +136,29 @@ def copying_tables(target: Connection) -> set[tuple[str, str]]:
     return {(str(schema), str(table)) for schema, table, state in rows if state != _READY}
 
 
-def _check(syncer: Syncer, source: Connection, target: Connection) -> None:
-    """Raise CheckFailed if the slot or the sync does not exist."""
+def _marks(source: Connection, target: Connection, name: str = "") -> list[str]:
+    """Return the syncs from the source that have a mark on the target, all or those of a name."""
     statements = _statements()
-    statement, session = ("slot", source) if syncer.kind == "slot" else ("mark", target)
-    if syncer.kind == "sync" and not (
-        check_schema(target, "trueup") and one_value(target.execute(statements["has_mark"]))
-    ):
+    if not (check_schema(target, "trueup") and one_value(target.execute(statements["has_mark"]))):
+        return []
+    rows = target.execute(statements["marks"], {"source": identity(source), "name": name}).fetchall()
+    return [str(row[0]) for row in rows]
+
+
+def _sync_from(source: Connection, target: Connection, name: str) -> str:
+    """Return the sync of this name in the target: with a suffix if a sync from another source has the name too."""
+    marks = _marks(source, target, name)
+    if not marks:
         raise CheckFailed(
-            ["the target has no mark of a trueup sync"], cure="run the sync once, or use --syncer lag:SECONDS"
+            [f"the target has no mark of a trueup sync {name} from this source"],
+            cure="check its name; run the sync once, or use --syncer lag:SECONDS",
         )
-    if session.execute(statements[statement], {syncer.kind: syncer.names[0]}).fetchone() is None:
-        place = "source" if syncer.kind == "slot" else "target"
-        raise CheckFailed([f"{syncer.kind} {syncer.names[0]} does not exist on the {place}"], cure="check its name")
+    if len(marks) > 1:
+        raise CheckFailed(
+            [f"there are several syncs {name} from this source: {', '.join(marks)}"],
+            cure="name one of them: --syncer sync:NAME",
+        )
+    return marks[0]
 
 
 def _statements() -> dict[str, LiteralString]:

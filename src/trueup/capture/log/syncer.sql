@@ -47,7 +47,10 @@ SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots WHERE slot_
 SELECT to_regclass('trueup.sync_mark') IS NOT NULL
 
 -- name: marks
-SELECT sync::text FROM trueup.sync_mark ORDER BY sync
+-- The syncs from one source. Those of the same name have a suffix, except one.
+SELECT m.sync FROM trueup.sync_mark m JOIN trueup.syncs s USING (sync)
+ WHERE s.source = %(source)s
+   AND (%(name)s = '' OR %(name)s IN (m.sync, regexp_replace(m.sync, '__[0-9a-f]{6}$', ''))) ORDER BY 1
 
 -- name: mark
 SELECT (source_lsn - '0/0')::int8 FROM trueup.sync_mark WHERE sync = %(sync)s

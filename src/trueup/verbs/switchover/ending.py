@@ -44,6 +44,7 @@ def abort(request: SwitchoverRequest) -> Ended:
 
     A database that does not answer is named.
     """
+    request = request.identified(both=False)
     with ExitStack() as stack:
         sides, done = _open_what_answers(request, stack)
         pair = pointer.pair_of(sides[0][1], sides[1][1]) if len(sides) == 2 else ""
@@ -113,6 +114,7 @@ def _end_sessions(node: Node, connection: Connection, sync: str) -> list[str]:
 @environment_errors()
 def reset(request: SwitchoverRequest) -> Ended:
     """Remove pointers, guards and the way back of a sync from both databases; the sync and other syncs stay."""
+    request = request.identified()
     with exclusive(request) as (first, second):
         stored = pointer.read(first, request.sync)
         if stored is not None and stored.is_closed:

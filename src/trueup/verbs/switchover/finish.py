@@ -53,9 +53,10 @@ def finish(request: SwitchoverRequest, how: Finish | None = None) -> Ended:
     """
     how = how or Finish()
     if how.without_old or how.without_new:
-        return _finish_alone(request, how)
+        lost = request.first if how.without_old else request.second
+        return _finish_alone(request.identified(both=False, lost=lost), how)
     try:
-        return _finish_both(request, how)
+        return _finish_both(request.identified(), how)
     except NodeError as error:
         option = "--without-old" if error.node == request.first.name else "--without-new"
         error.cure += f"; if it is lost for good: trueup switchover finish {option}"

@@ -113,6 +113,8 @@ $$;
 
 -- Called by an application first in each transaction: waits during a pause, then returns which database is in use.
 -- A role that may not write to a guarded table takes no lock, and so cannot delay a switchover.
+-- Several syncs of this database may have the name: all but one have a suffix (see verbs/sync/naming.py). The database is in
+-- use if none of them has moved the applications away.
 CREATE OR REPLACE FUNCTION trueup_app.switchover_enter(sync text DEFAULT 'main',
     OUT state text, OUT next_name text, OUT next_address text, OUT token text, OUT next_given boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -121,19 +123,26 @@ DECLARE
     caller name := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role')::name END;
     is_writer boolean;
 BEGIN
-    SELECT has_table_privilege(caller, 'trueup.switchover_lock', 'SELECT') OR EXISTS (
+    SELECT bool_or(has_table_privilege(caller, 'trueup.switchover_lock', 'SELECT') OR EXISTS (
                SELECT FROM unnest(s.guarded) g WHERE has_any_column_privilege(caller, g, 'INSERT, UPDATE')
-                                                  OR has_table_privilege(caller, g, 'DELETE, TRUNCATE'))
-      INTO is_writer FROM trueup.switchover s WHERE s.sync = switchover_enter.sync;
+                                                  OR has_table_privilege(caller, g, 'DELETE, TRUNCATE')))
+      INTO is_writer FROM trueup.switchover s
+     WHERE switchover_enter.sync IN (s.sync, regexp_replace(s.sync, '__[0-9a-f]{6}$', ''));
     IF is_writer THEN
         LOCK TABLE trueup.switchover_lock IN ROW SHARE MODE;
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM trueup.switchover_check_snapshot(s.sync) FROM trueup.switchover s
+          WHERE s.sync <> switchover_enter.sync
+            AND regexp_replace(s.sync, '__[0-9a-f]{6}$', '') = switchover_enter.sync;
+        -- Also if its row is not visible.
         PERFORM trueup.switchover_check_snapshot(sync);
     END IF;
     SELECT s.state, s.next_name, s.next_address, s.token, s.next_given
       INTO state, next_name, next_address, token, next_given
-      FROM trueup.switchover s WHERE s.sync = switchover_enter.sync;
+      FROM trueup.switchover s
+     WHERE switchover_enter.sync IN (s.sync, regexp_replace(s.sync, '__[0-9a-f]{6}$', ''))
+     ORDER BY s.state = 'use_next' DESC, s.decided_at DESC NULLS LAST, s.sync LIMIT 1;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'this database has no pointer of the sync %', sync
               USING ERRCODE = 'undefined_object', HINT = 'Run trueup switchover prepare.';
@@ -145,10 +154,14 @@ $$;
 -- application may call this too, if the process of the switchover was killed in that moment.
 CREATE OR REPLACE FUNCTION trueup_app.switchover_open(sync text, token text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- With its suffix.
+    found_sync text;
 BEGIN
     -- Checked before the lock: every role may call this function.
-    PERFORM FROM trueup.switchover s WHERE s.sync = switchover_open.sync AND s.state = 'use_next'
-        AND s.token_hash = sha256(convert_to(switchover_open.token, 'UTF8'));
+    SELECT s.sync INTO found_sync FROM trueup.switchover s
+     WHERE switchover_open.sync IN (s.sync, regexp_replace(s.sync, '__[0-9a-f]{6}$', '')) AND s.state = 'use_next'
+       AND s.token_hash = sha256(convert_to(switchover_open.token, 'UTF8'));
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -157,7 +170,7 @@ BEGIN
     UPDATE trueup.switchover s
        SET state = 'idle', token = NULL, token_hash = NULL, epoch = epoch + 1,
            phase = 'in use', opened_at = clock_timestamp(), changed_at = clock_timestamp()
-     WHERE s.sync = switchover_open.sync AND s.state = 'use_next'
+     WHERE s.sync = found_sync AND s.state = 'use_next'
        AND s.token_hash = sha256(convert_to(switchover_open.token, 'UTF8'));
     IF NOT FOUND THEN
         RETURN false;
@@ -165,9 +178,9 @@ BEGIN
     -- Ends the epoch of the sync: it writes nothing more, not even the value of a sequence, which has no guard.
     IF has_table_privilege(to_regclass('trueup.syncs'), 'UPDATE') THEN
         UPDATE trueup.syncs s SET epoch = s.epoch + 1
-          FROM trueup.switchover p WHERE p.sync = switchover_open.sync AND s.id = p.sync_id;
+          FROM trueup.switchover p WHERE p.sync = found_sync AND s.id = p.sync_id;
     END IF;
-    PERFORM trueup.switchover_changed(sync);
+    PERFORM trueup.switchover_changed(found_sync);
     RETURN true;
 END
 $$;

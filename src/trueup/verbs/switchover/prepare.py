@@ -56,6 +56,7 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
 
     Applications can use the pointer from then on.
     """
+    request = request.identified()
     with open_session(request.first) as first, open_session(request.second) as second:
         known = state.read(second, request.sync)
         if known is None:
@@ -86,7 +87,9 @@ def prepare(
     """Do all that can be done before the pause, and raise here rather than inside of the pause."""
     source = fence.connection
     with ExitStack() as stack:
-        sync_request = SyncRequest(route.source, route.target, Scope(request.sync), timeout=request.timeout)
+        sync_request = SyncRequest(
+            route.source, route.target, Scope(request.sync), timeout=request.timeout, is_identified=True
+        )
         link = _take_over(sync_request, stack, progress, is_short=not route.decides)
         _check_names(request.sync, link.id, link.source, link.source_node, link.target_node)
         _check_encodings(link)

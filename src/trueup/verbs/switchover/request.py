@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trueup.config.model import Node
 from trueup.errors import ConfigError
 from trueup.verbs.switchover.accepted import parse_accepted
+from trueup.verbs.sync.naming import find_name
 
 EXECUTE = "execute"
 ROLLBACK = "rollback"
@@ -66,6 +67,10 @@ class SwitchoverRequest:
             raise ConfigError(
                 "--validation and --meta need --proof validated", cure="remove them, or add --proof validated"
             )
+
+    def identified(self, *, both: bool = True, lost: Node | None = None) -> SwitchoverRequest:
+        """Return the request with the name of the sync in its databases: see `sync.naming`."""
+        return replace(self, sync=find_name(self.first, self.second, self.sync, both=both, lost=lost))
 
     def route(self, action: str) -> Route:
         """Return the direction of an action: `execute`, `rollback` or `rehearse`."""

@@ -29,6 +29,7 @@ TASK_TYPES = {EXECUTE: "SWITCHOVER", ROLLBACK: "SWITCHOVER_BACK", REHEARSE: "SWI
 
 def move(request: SwitchoverRequest, action: str, *, store: TaskStore, progress: Progress) -> Outcome:
     """Move the applications over, rehearse that, or complete an earlier call that was killed after its decision."""
+    request = request.identified()
     route = request.route(action)
     context = {"sync": request.sync, "from": route.source.name, "to": route.target.name, "proof": request.proof}
     with open_task(

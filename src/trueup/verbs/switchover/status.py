@@ -152,6 +152,7 @@ class SwitchStatus:
 
 def status(request: SwitchoverRequest) -> SwitchStatus:
     """Return the status of both databases, or of the one that answers; write nothing."""
+    request = request.identified(both=False)
     sides: list[SideStatus] = []
     errors: list[NodeError] = []
     for node in (request.first, request.second):

@@ -240,10 +240,10 @@ class Validated:
     def _not_this_sync(self, stored: Stored) -> list[str]:
         """Return why the validation does not follow this sync."""
         syncer, expected = stored.settings.syncer, f"sync:{self._link.name}"
-        if not syncer:
+        if not syncer or syncer.startswith("sync:"):
             tables = [table.name for table in self._link.tables]
             try:
-                detected = find_syncer(self._link.source, self._link.target, "", tables)
+                detected = find_syncer(self._link.source, self._link.target, syncer, tables)
             except CheckFailed as error:
                 return [str(error)]
             syncer = f"{detected.kind}:{','.join(detected.names)}"

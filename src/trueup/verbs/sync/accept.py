@@ -14,6 +14,7 @@ from trueup.errors import CheckFailed
 from trueup.verbs.sync import changelog, check, history, members, state
 from trueup.verbs.sync.link import open_ends
 from trueup.verbs.sync.model import SyncTable
+from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.plan import matching_tables
 from trueup.verbs.sync.request import SyncRequest
 
@@ -24,6 +25,7 @@ def accept(request: SyncRequest, names: Sequence[str] = ()) -> str:
     `names` are tables that were replaced on the target by others with their names, or patterns. Raise CheckFailed and
     change nothing if tables were replaced and none is named, or if a named one cannot be accepted.
     """
+    request = identified(request)
     with (
         open_ends(request.source, request.target, request.name) as (source, target),
         changelog.sync_lock(source, request.source, request.name),

@@ -37,7 +37,7 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
 def plan_new(request: SyncRequest, source: Connection, target: Connection, stored: State | None = None) -> Plan:
     """Plan a new sync, or `stored`, whose schema is not created yet.
 
-    A name that a chain uses already, and a target that is closed to writes, are problems of it.
+    A target that is closed to writes is a problem of it.
     """
     scope = request.scope
     if stored is not None:
@@ -47,22 +47,7 @@ def plan_new(request: SyncRequest, source: Connection, target: Connection, store
     if scope.create_schema:
         find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
     plan = make_plan(source, target, scope, request.node_names)
-    problems = [*_same_name_in_a_chain(request, source), *_closed(request, target, plan)]
-    return replace(plan, problems=(*plan.problems, *problems))
-
-
-def _same_name_in_a_chain(request: SyncRequest, source: Connection) -> list[Problem]:
-    """Return why this name cannot be used for one more step of a chain.
-
-    A switchover of either step needs a pointer, a log and a state of that name in the database that the steps share.
-    """
-    with changelog.open_log(request.target) as log:
-        is_source = changelog.owner(log, request.name) is not None
-    places = [(request.source, "target")] if state.read(source, request.name) is not None else []
-    places += [(request.target, "source")] if is_source else []
-    what = f"of another sync {request.name}: a switchover could not tell the two apart there"
-    cure = "choose another name for this sync: --name"
-    return [Problem(f"node {node.name}", f"it is the {role} {what}", cure) for node, role in places]
+    return replace(plan, problems=(*plan.problems, *_closed(request, target, plan)))
 
 
 def _closed(request: SyncRequest, target: Connection, plan: Plan) -> list[Problem]:

@@ -13,6 +13,7 @@ from trueup.db.node import connect
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
 from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.link import open_ends, open_session
+from trueup.verbs.sync.naming import identified, identified_without
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.target_schema import create_schema
 from trueup.verbs.sync.target_schema.created import check_created, drop_created
@@ -23,6 +24,7 @@ def stop(request: SyncRequest, *, timeout: float, is_short: bool = False) -> boo
 
     With `is_short`, a sync that follows waits until the sync lock is free again, and continues: see `turn`.
     """
+    request = identified(request)
     until = timedelta(seconds=timeout if is_short else 0)
     with open_ends(request.source, request.target, request.name, read_only=(True, False)) as (source, target):
         if changelog.holder(source, request.name) is None:
@@ -64,11 +66,11 @@ def drop(
     if without_source and without_target:
         raise ConfigError("--without-source and --without-target exclude each other", cure="name the node that is lost")
     if without_source:
-        return _drop_state(request)
+        return _drop_state(identified_without(request, request.source))
     if without_target:
-        return _drop_log(request, timeout=timeout)
+        return _drop_log(identified_without(request, request.target), timeout=timeout)
     try:
-        return _drop_both(request, timeout=timeout)
+        return _drop_both(identified(request), timeout=timeout)
     except NodeError as error:
         option = "--without-source" if error.node == request.source.name else "--without-target"
         error.cure += f"; if it is lost for good: trueup sync drop {option}"

@@ -40,6 +40,8 @@ class SyncRequest:
     timeout: float = 300.0
     # The folder of pg_dump and pg_restore; empty: search for them.
     pg_bin: str = ""
+    # Whether the name is that of the sync in its databases: see `naming`.
+    is_identified: bool = False
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from trueup.verbs.sync import changelog, check, history, reshaped, snapshot_copy
 from trueup.verbs.sync.following import FollowDdl, Following
 from trueup.verbs.sync.link import open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
+from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
@@ -31,6 +32,7 @@ RETRY_SECONDS = 2.0
 
 def plan(request: SyncRequest) -> Plan:
     """Return what `start` would do; write nothing."""
+    request = identified(request, is_new=True)
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         stored = state.read(target, request.name)
         if stored is not None and stored.phase != "making":
@@ -44,6 +46,9 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
 
     The problems of the result are those of tables that were changed meanwhile, and are set aside.
     """
+    named, request = request.name, identified(request, is_new=True)
+    if request.name != named:
+        progress.say(f"another sync has the name {named}: this one is {request.name} in its databases")
     with ExitStack() as stack:
         source, target = stack.enter_context(open_ends(request.source, request.target, request.name))
         stack.enter_context(changelog.sync_lock(source, request.source, request.name))
@@ -94,6 +99,7 @@ def run(
     began = time.monotonic()
     while True:
         try:
+            request = identified(request)
             with open_sync(request.source, request.target, request.name) as opened:
                 while True:
                     try:

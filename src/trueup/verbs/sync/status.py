@@ -14,6 +14,7 @@ from trueup.db.statements import load
 from trueup.errors import CheckFailed, NodeError
 from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.link import log_table, open_session
+from trueup.verbs.sync.naming import identified_without
 from trueup.verbs.sync.request import SyncRequest
 
 
@@ -58,6 +59,7 @@ class SyncStatus:
 
 def status(request: SyncRequest) -> SyncStatus:
     """Return how far a sync is, as far as the ends that answer know; write nothing."""
+    request = identified_without(request)
     name = request.name
     with ExitStack() as stack:
         ends: list[Connection | None] = []

@@ -27,6 +27,7 @@ from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync import changelog, check, members
 from trueup.verbs.sync.aside import SAME
 from trueup.verbs.sync.link import open_ends
+from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.state import State
 from trueup.verbs.sync_ddl import change_tables, ddl
@@ -48,6 +49,7 @@ class Applied:
 
 def differences(request: SyncRequest) -> Differences:
     """Return the statements that make the tables of the target like those of the source; write nothing."""
+    request = identified(request)
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         return _differences(request, source, target)
 
@@ -68,6 +70,7 @@ def apply(
     Without `drops` nothing is dropped on the target. A table that was created is added to the sync, and the next round
     copies its rows.
     """
+    request = identified(request)
     done: list[Applied] = []
     with open_ends(request.source, request.target, request.name) as (source, target):
         stored = change_tables.running(request, source, target)

@@ -21,6 +21,7 @@ from trueup.verbs.sync import changelog, check, members, state
 from trueup.verbs.sync.link import log_table, open_ends
 from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Plan, Problem, SyncTable
+from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.plan import make_plan, matching_tables
 from trueup.verbs.sync.plan_target import TargetState, filled_tables
 from trueup.verbs.sync.request import Scope, SyncRequest
@@ -31,6 +32,7 @@ _POLL_SECONDS = 0.1
 
 def add(request: SyncRequest, names: Sequence[str]) -> tuple[SyncTable, ...]:
     """Add tables to a started sync, or copy tables of it again, and return them. The next round copies the rows."""
+    request = identified(request)
     with open_ends(request.source, request.target, request.name) as (source, target):
         stored = running(request, source, target)
         chosen = matching_tables(source, names)
@@ -49,6 +51,7 @@ def add(request: SyncRequest, names: Sequence[str]) -> tuple[SyncTable, ...]:
 
 def remove(request: SyncRequest, names: Sequence[str], *, timeout: float) -> tuple[str, ...]:
     """Remove tables from a started sync; return their names. Their rows on the target stay."""
+    request = identified(request)
     with open_ends(request.source, request.target, request.name) as (source, target):
         stored = running(request, source, target)
         _refuse_switchover(request, source, target, stored)
@@ -72,6 +75,7 @@ def wait_until_copied(request: SyncRequest, tables: Sequence[SyncTable], *, time
 
     Other tables do not count: a copy of one that is set aside may wait for days.
     """
+    request = identified(request)
     until = time.monotonic() + timeout
     oids = [table.oid for table in tables]
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):

@@ -184,7 +184,7 @@ def _repair_through_the_guard(hops: tuple[Pair, Pair]) -> None:
     known = hops[0].status().known
     assert known is not None
     hops[0].target.execute(f"SET trueup.sync = '{known.id}'; DELETE FROM items WHERE id = 1")
-    nodes = {node.name: node.uri for node in (hops[0].request.source, hops[0].request.target)}
+    nodes = {"n1": hops[0].source.uri, "n2": hops[0].target.uri}
     report = str(trueup.diff("public.items", nodes=nodes, recheck=0, engine="local").report)
     repaired = trueup.repair(report, nodes=nodes, source_of_truth="n1", execute=True, recheck=0, engine="local")
     assert not repaired.failed

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 import psycopg
 
@@ -124,7 +125,7 @@ def _read_side(connection: Connection, node: Node, name: str, *, is_new: bool) -
 
 def _traces(connection: Connection, name: str, *, is_new: bool) -> Iterable[Trace]:
     """Return what a database has of syncs with this name, with or without a suffix."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
+    rows: dict[str, list[tuple[Any, ...]]] = {}
     # The row of a finished switchover on the database that stayed in use does not keep its name.
     values = {"name": name, "suffix": SUFFIX, "alone": not is_new}
     tables = (("pointers", STATE_SCHEMA, "switchover"), ("into", STATE_SCHEMA, "syncs"), ("from", LOG_SCHEMA, "tubes"))

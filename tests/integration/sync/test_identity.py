@@ -49,7 +49,8 @@ def test_a_chain_of_equal_names_is_switched_step_by_step(databases: Databases) -
     for table in (first, second, third, fourth):
         table.execute("CREATE TABLE others (id int PRIMARY KEY)")
     others[1].with_scope(Scope(tables=("public.others",))).start()
-    assert len({hop.status().sync for hop in (*hops, *others)}) == 4
+    # The last one shares no database with the first one.
+    assert [hop.status().sync == "main" for hop in (*hops, *others)] == [True, False, False, True]
     fourth.execute("INSERT INTO others VALUES (1)")
     first.execute("INSERT INTO items VALUES (100, 'new'); UPDATE items SET v = 'x' WHERE id < 5")
     first.execute("DELETE FROM items WHERE id = 9")
@@ -98,8 +99,11 @@ def _drop_one_of_several(hops: tuple[Pair, Pair], others: tuple[Pair, Pair]) -> 
     # The state that is left there.
     assert others[0].drop() == (False, True)
     assert others[1].drop() == (True, True)
-    for hop in (*others, _hop("n3", hops[1].target, "n1", hops[0].source)):
+    for hop in (others[1], _hop("n3", hops[1].target, "n1", hops[0].source)):
         assert hop.drop() == (False, False)
+    with pytest.raises(CheckFailed, match="the change log main belongs to another sync") as caught:
+        others[0].drop()
+    assert "--without-target" in caught.value.cure
     with pytest.raises(ConfigError, match="has a suffix of trueup"):
         others[0].with_scope(Scope("main__012345")).start()
 

@@ -51,7 +51,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """One of the two databases of a request."""
 
     identity: str
@@ -101,24 +101,24 @@ def find_name(
         return name
     first, second = sides
     if first is not None and second is not None:
-        found = _between(first, second)
+        found = between(first, second)
         if is_new:
             found = [trace for trace in found if trace.is_live]
         if not found and lost is not None:
-            found = _on_one(first if lost is target else second, lost, is_first=lost is target)
+            found = on_one(first if lost is target else second, lost, is_first=lost is target)
         if found or not is_new:
-            return _only(found, name)
-        return _free_name(name, first, second)
+            return only(found, name)
+        return free_name(name, first, second)
     left = first or second
     if left is None:
         return name
     gone = target if left is first else source
-    return _only(_on_one(left, gone, is_first=left is first), name)
+    return only(on_one(left, gone, is_first=left is first), name)
 
 
-def _read_side(connection: Connection, node: Node, name: str, *, is_new: bool) -> _Side:
+def _read_side(connection: Connection, node: Node, name: str, *, is_new: bool) -> Side:
     try:
-        return _Side(identity(connection), tuple(_traces(connection, name, is_new=is_new)))
+        return Side(identity(connection), tuple(_traces(connection, name, is_new=is_new)))
     except psycopg.Error as error:
         raise error_from_server(error, node) from error
 
@@ -147,7 +147,7 @@ def _traces(connection: Connection, name: str, *, is_new: bool) -> Iterable[Trac
             yield Trace(found, sync_id, peer, bool(is_first), is_live=True, node=node)
 
 
-def _between(first: _Side, second: _Side) -> list[Trace]:
+def between(first: Side, second: Side) -> list[Trace]:
     """Return the syncs from the first database to the second; if there is none, the ways back in that direction."""
     on_first = [trace for trace in first.traces if trace.peer == second.identity]
     on_second = [trace for trace in second.traces if trace.peer == first.identity]
@@ -162,7 +162,7 @@ def _between(first: _Side, second: _Side) -> list[Trace]:
     return []
 
 
-def _on_one(side: _Side, lost: Node, *, is_first: bool) -> list[Trace]:
+def on_one(side: Side, lost: Node, *, is_first: bool) -> list[Trace]:
     """Return the syncs that the remaining database knows; several ones only if the name of the lost node is no help."""
     for role in (is_first, not is_first):
         found = [trace for trace in side.traces if trace.is_first is role]
@@ -173,7 +173,7 @@ def _on_one(side: _Side, lost: Node, *, is_first: bool) -> list[Trace]:
     return []
 
 
-def _only(found: Sequence[Trace], name: str) -> str:
+def only(found: Sequence[Trace], name: str) -> str:
     """Return the name of the only sync; raise if there are several."""
     nodes = {trace.name: "" for trace in found}
     nodes.update({trace.name: f" (with {trace.node})" for trace in found if trace.node})
@@ -183,7 +183,7 @@ def _only(found: Sequence[Trace], name: str) -> str:
     return next(iter(nodes), name)
 
 
-def _free_name(name: str, first: _Side, second: _Side) -> str:
+def free_name(name: str, first: Side, second: Side) -> str:
     """Return the name, with a suffix if another sync of one of the databases has it: the same one for each call."""
     used = {trace.name for side in (first, second) for trace in side.traces}
     if name not in used:

@@ -46,8 +46,8 @@ def test_a_chain_of_equal_names_is_switched_step_by_step(databases: Databases) -
     others[0].start()
     with pytest.raises(CheckFailed, match=r"public\.items: it is not empty on the target"):
         others[1].start()
-    for table in (first, second, third, fourth):
-        table.execute("CREATE TABLE others (id int PRIMARY KEY)")
+    for database in (third, fourth):
+        database.execute("CREATE TABLE others (id int PRIMARY KEY)")
     others[1].with_scope(Scope(tables=("public.others",))).start()
     # The last one shares no database with the first one.
     assert [hop.status().sync == "main" for hop in (*hops, *others)] == [True, False, False, True]
@@ -99,6 +99,7 @@ def _drop_one_of_several(hops: tuple[Pair, Pair], others: tuple[Pair, Pair]) -> 
     # The state that is left there.
     assert others[0].drop() == (False, True)
     assert others[1].drop() == (True, True)
+    others[1].both("DROP TABLE others")
     for hop in (others[1], _hop("n3", hops[1].target, "n1", hops[0].source)):
         assert hop.drop() == (False, False)
     with pytest.raises(CheckFailed, match="the change log main belongs to another sync") as caught:

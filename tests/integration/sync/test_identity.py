@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,7 +25,8 @@ from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
 from trueup.verbs.switchover.status import status as switch_status
-from trueup.verbs.sync import ending
+from trueup.verbs.switchover.status import status_text
+from trueup.verbs.sync import ending, naming, reshaped, state
 from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.runner import Runner
@@ -154,6 +157,7 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
         assert entered() == ["n2", "n3", ""]
         application.execute("INSERT INTO items VALUES (103, 'at the end')")
     assert [switch_status(request).in_use for request in (main, following)] == ["n2", "n3"]
+    _check_status_of_a_step_that_was_left(main, name)
     with trueup.connect(first.uri, nodes={"n2": second.uri, "n3": third.uri}) as application:
         # From the first step to the last one.
         assert application.execute("SELECT count(*) FROM items WHERE id = 103") == [(1,)]
@@ -171,6 +175,8 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
     move(following, EXECUTE)
     finish(following)
     assert accepting() == [False, False, True]
+    _check_status_of_a_step_that_was_left(main, name)
+    assert switch_status(following).closed_by == ()
     assert third.execute("SELECT count(*) FROM items WHERE id = 104") == [(1,)]
     # A sync into a closed database is refused by name, with the cure.
     refusal = "node n2: it does not accept writes: n3 is in use since the switchover of the sync"
@@ -182,6 +188,14 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
     assert accepting() == [True, True, True]
     for database in (first, second, third):
         assert database.execute("SELECT count(*) FROM pg_namespace WHERE nspname ~ 'trueup'") == [(0,)]
+
+
+def _check_status_of_a_step_that_was_left(request: SwitchoverRequest, following: str) -> None:
+    """The second database is in use before the first one, but the applications are on the third one."""
+    shown = switch_status(request)
+    assert (shown.in_use, shown.as_json()["closed_by"]) == ("n2", [{"sync": following, "in_use": "n3"}])
+    elsewhere = f"tables of n2 do not accept writes: n3 is in use since the switchover of the sync {following}"
+    assert elsewhere in status_text(shown)
 
 
 def _repair_through_the_guard(hops: tuple[Pair, Pair]) -> None:
@@ -204,6 +218,74 @@ def _accepts(database: Database) -> bool:
     except psycopg.errors.ReadOnlySqlTransaction:
         return False
     return True
+
+
+def test_syncs_of_one_name_that_are_started_at_the_same_time(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each finds the name free. One of them is refused and leaves nothing, and gets a suffix when it is run again."""
+    named = dict(zip(("n1", "n2", "n3", "n4"), databases(4), strict=True))
+    for database in named.values():
+        database.execute(TABLE)
+
+    def hop(source: str, target: str) -> Pair:
+        return _hop(source, named[source], target, named[target])
+
+    def start_in(pair: Pair, module: Any, function: str, start: Callable[[], object], *, before: bool) -> None:
+        """Start a sync; when it calls the function, call `start` once, before or after it."""
+        original = getattr(module, function)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            patch.undo()
+            if before:
+                start()
+            result = original(*arguments, **options)
+            if not before:
+                start()
+            return result
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, function, call)
+            pair.start()
+
+    refusal = "another sync main of this database was started at the same time"
+    slow, refused = hop("n1", "n2"), f"{refusal}|a sync main into this database was started at the same time"
+    # The next step and the one before it, and another sync from the source, into the target, and between the two.
+    for nodes in (("n2", "n3"), ("n3", "n1"), ("n1", "n4"), ("n4", "n2"), ("n1", "n2")):
+        fast = hop(*nodes)
+        with pytest.raises(CheckFailed, match=refused) as caught:
+            start_in(slow, state, "create", fast.start, before=True)
+        assert "run the same command again" in caught.value.cure
+        assert fast.status().sync == "main"
+        if nodes != ("n1", "n2"):
+            slow.start()
+            assert slow.status().sync.startswith("main__")
+            assert slow.drop() == (True, True)
+        assert fast.drop() == (True, True)
+
+    # The one that looks later is refused; the one that looked first goes on.
+    def start_refused() -> None:
+        with pytest.raises(CheckFailed, match=refusal):
+            hop("n2", "n3").start()
+
+    with monkeypatch.context() as blind:
+        blind.setattr(naming, "free_name", lambda name, *_: name)
+        start_in(slow, reshaped, "record_changes", start_refused, before=True)
+    assert slow.status().sync == "main"
+    # A process that was killed before it looked: the name belongs to the other one when it continues.
+    killed = hop("n2", "n3")
+    with monkeypatch.context() as patch:
+        patch.setattr(naming, "claim", lambda *_, **__: 1 / 0)
+        patch.setattr(naming, "free_name", lambda name, *_: name)
+        with pytest.raises(ZeroDivisionError):
+            killed.start()
+    with pytest.raises(CheckFailed, match=refusal) as caught:
+        killed.start()
+    assert "trueup sync drop" in caught.value.cure
+    assert killed.drop() == (True, True)
+    assert slow.drop() == (True, True)
+    for database in named.values():
+        assert database.execute("SELECT count(*) FROM pg_namespace WHERE nspname ~ 'trueup'") == [(0,)]
 
 
 def test_a_ring_is_refused_also_when_running_syncs_close_it(databases: Databases) -> None:

@@ -28,7 +28,7 @@ from trueup.testing.processes import with_children
 from trueup.verbs.switchover import guard
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import SwitchoverRequest
-from trueup.verbs.sync import copy, plan, round
+from trueup.verbs.sync import copy, naming, plan, round
 from trueup.verbs.sync.copy import Copied, Part
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.round import Changes
@@ -208,6 +208,7 @@ def test_a_target_that_is_frozen(
     steps: list[tuple[Any, str, Callable[[], object]]] = [
         (round, "apply_rows", pair.run),
         (guard, "install", partial(prepare_only, switching)),
+        (naming, "identity", partial(naming.find_name, pair.request.target, pair.request.source, "main")),
     ]
     for module, name, command in steps:
         source.execute("INSERT INTO a SELECT count(*) FROM a")

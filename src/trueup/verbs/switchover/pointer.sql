@@ -5,6 +5,8 @@
 
 CREATE TABLE IF NOT EXISTS trueup.switchover (
     sync text PRIMARY KEY,
+    -- The name that the user chose, and that applications use: `sync` without its suffix (see verbs/sync/naming.py).
+    named text NOT NULL GENERATED ALWAYS AS (regexp_replace(sync, '__[0-9a-f]{6}$', '')) STORED,
     -- The identity of the sync and its way back, which the transactions of its rounds show in the setting trueup.sync.
     sync_id text NOT NULL,
     -- The two databases: several syncs of one database may have the same name elsewhere.
@@ -127,21 +129,20 @@ BEGIN
                SELECT FROM unnest(s.guarded) g WHERE has_any_column_privilege(caller, g, 'INSERT, UPDATE')
                                                   OR has_table_privilege(caller, g, 'DELETE, TRUNCATE')))
       INTO is_writer FROM trueup.switchover s
-     WHERE switchover_enter.sync IN (s.sync, regexp_replace(s.sync, '__[0-9a-f]{6}$', ''));
+     WHERE switchover_enter.sync IN (s.sync, s.named);
     IF is_writer THEN
         LOCK TABLE trueup.switchover_lock IN ROW SHARE MODE;
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM trueup.switchover_check_snapshot(s.sync) FROM trueup.switchover s
-          WHERE s.sync <> switchover_enter.sync
-            AND regexp_replace(s.sync, '__[0-9a-f]{6}$', '') = switchover_enter.sync;
+          WHERE s.sync <> switchover_enter.sync AND s.named = switchover_enter.sync;
         -- Also if its row is not visible.
         PERFORM trueup.switchover_check_snapshot(sync);
     END IF;
     SELECT s.state, s.next_name, s.next_address, s.token, s.next_given
       INTO state, next_name, next_address, token, next_given
       FROM trueup.switchover s
-     WHERE switchover_enter.sync IN (s.sync, regexp_replace(s.sync, '__[0-9a-f]{6}$', ''))
+     WHERE switchover_enter.sync IN (s.sync, s.named)
      ORDER BY s.state = 'use_next' DESC, s.decided_at DESC NULLS LAST, s.sync LIMIT 1;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'this database has no pointer of the sync %', sync
@@ -160,7 +161,7 @@ DECLARE
 BEGIN
     -- Checked before the lock: every role may call this function.
     SELECT s.sync INTO found_sync FROM trueup.switchover s
-     WHERE switchover_open.sync IN (s.sync, regexp_replace(s.sync, '__[0-9a-f]{6}$', '')) AND s.state = 'use_next'
+     WHERE switchover_open.sync IN (s.sync, s.named) AND s.state = 'use_next'
        AND s.token_hash = sha256(convert_to(switchover_open.token, 'UTF8'));
     IF NOT FOUND THEN
         RETURN false;
@@ -192,7 +193,7 @@ GRANT USAGE ON SCHEMA trueup_app TO PUBLIC;
 GRANT EXECUTE ON FUNCTION trueup_app.switchover_enter(text), trueup_app.switchover_open(text, text) TO PUBLIC
 
 -- name: is_current
-SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.switchover') AND attname = 'finished_at')
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.switchover') AND attname = 'named')
 
 -- name: create
 INSERT INTO trueup.switchover (sync, sync_id, pair, state, is_first, name, next_name, next_address, next_given)

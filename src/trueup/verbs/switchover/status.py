@@ -57,6 +57,8 @@ class SideStatus:
     problem: str = ""
     # The size of its change log.
     room: Room | None = None
+    # Other switchovers after which its tables do not accept writes: their sync, and the node in use.
+    closed_by: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_in_use(self) -> bool:
@@ -87,6 +89,11 @@ class SwitchStatus:
             if side.is_in_use or (side.pointer is None and other.pointer is not None and not other.is_in_use):
                 return side.node
         return self.first.node if self.first.pointer is None and self.second.pointer is None else ""
+
+    @property
+    def closed_by(self) -> tuple[tuple[str, str], ...]:
+        """The other switchovers that moved the applications away from the database in use: sync, and node in use."""
+        return next((side.closed_by for side in self.sides if side.node == self.in_use), ())
 
     @property
     def is_split(self) -> bool:
@@ -133,6 +140,7 @@ class SwitchStatus:
             "sync": self.sync,
             "in_use": self.in_use,
             "phase": self.phase,
+            "closed_by": [{"sync": sync, "in_use": node} for sync, node in self.closed_by],
             "sides": [
                 {
                     "node": side.node,
@@ -171,19 +179,29 @@ def _side(node: Node, sync: str) -> SideStatus:
     with connect(node, application=f"{APPLICATION_NAME} status") as connection:
         statements = load("trueup.verbs.switchover", "status.sql")
         rows = connection.execute(statements["locks"]).fetchall()
+        closed_by: list[tuple[str, str]] = []
         if pointer.is_installed(connection):
             rows += connection.execute(statements["running"], {"sync": sync}).fetchall()
+            closed_by = [
+                (str(other), str(node)) for other, node in connection.execute(statements["closed_by"], {"sync": sync})
+            ]
         if check_schema(connection, LOG_SCHEMA) and one_value(connection.execute(statements["has_log"])):
             rows += connection.execute(statements["sync"], {"sync": sync}).fetchall()
         locks = tuple(Held(*row) for row in rows)
         stored = pointer.read(connection, sync)
-        return SideStatus(node.name, stored, locks, waiting(connection, sync), room=room(connection, sync))
+        return SideStatus(
+            node.name, stored, locks, waiting(connection, sync), room=room(connection, sync), closed_by=tuple(closed_by)
+        )
 
 
 def status_text(status: SwitchStatus) -> str:
     """Return the status as text."""
     verb = "are" if status.is_split else "is"
     lines = [f"{status.sync}: {status.in_use or 'neither'} {verb} in use ({status.phase})"]
+    lines += [
+        f"  tables of {status.in_use} do not accept writes: {node} is in use since the switchover of the sync {sync}"
+        for sync, node in status.closed_by
+    ]
     for side in status.sides:
         stored = side.pointer
         text = "no pointer" if stored is None else f"{stored.state}{f', {stored.phase}' if stored.phase else ''}"

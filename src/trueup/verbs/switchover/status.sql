@@ -15,6 +15,11 @@ SELECT 'switchover' AS lock, true AS exclusive, true AS granted, a.pid, coalesce
   FROM trueup.switchover s JOIN pg_stat_activity a ON a.pid = s.holder AND coalesce(a.backend_start = s.holder_since, true)
  WHERE s.sync = %(sync)s
 
+-- name: closed_by
+-- Other switchovers that moved tables of this one away from this database, such as the next step of a chain.
+SELECT o.sync, o.next_name FROM trueup.switchover o LEFT JOIN trueup.switchover s ON s.sync = %(sync)s
+ WHERE o.sync <> %(sync)s AND o.state = 'use_next' AND (s.sync IS NULL OR o.guarded && s.guarded) ORDER BY 1
+
 -- name: has_log
 SELECT to_regclass('trueup_log.holders') IS NOT NULL
 

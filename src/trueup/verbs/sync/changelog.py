@@ -84,12 +84,17 @@ def install(
     Every later change of these tables is recorded, except changes by the sync itself in the other direction. Each
     attempt to lock a table is short and is retried, so that writers never queue behind it for long.
     """
-    install_functions(log)
-    tubes.ensure(log, name)
-    claim = sql.SQL("UPDATE {} SET sync = %s, peer = %s WHERE tube = %s AND sync IS NULL").format(log.name("tubes"))
-    log.rows(claim, [owner.id, owner.peer, name])
+    claim(log, name, owner)
     check_owner(log, name, owner.id)
     return tuple(attach(log, name, tables, timeout=timeout))
+
+
+def claim(log: Session, name: str, owner: Owner) -> None:
+    """Create the change log without tables; it belongs to `owner` if it belongs to no other sync."""
+    install_functions(log)
+    tubes.ensure(log, name)
+    query = sql.SQL("UPDATE {} SET sync = %s, peer = %s WHERE tube = %s AND sync IS NULL").format(log.name("tubes"))
+    log.rows(query, [owner.id, owner.peer, name])
 
 
 def attach(log: Session, name: str, tables: Iterable[SyncTable], *, timeout: float) -> list[SyncTable]:

@@ -9,13 +9,24 @@ from dataclasses import replace
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import aside, chain, changelog, members, state
+from trueup.verbs.sync import aside, chain, changelog, members, naming, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.plan_target import TargetState
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
 from trueup.verbs.sync.target_schema.programs import find_programs
+
+
+def read_or_create(request: SyncRequest, source: Connection, target: Connection) -> State:
+    """Return the sync of a request, which is recorded on both databases if it was not."""
+    known = state.read(target, request.name)
+    stored = known or create(request, source, target)
+    state.check_source(stored, state.identity(source), request.target.name)
+    check_scope(request.scope, stored)
+    if stored.phase in ("making", "copying") and not stored.snapshots:
+        naming.claim(request, source, target, stored, is_new=known is None)
+    return stored
 
 
 def create(request: SyncRequest, source: Connection, target: Connection) -> State:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -24,10 +23,11 @@ from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, NodeError
+from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA
 from trueup.verbs.sync.request import SyncRequest
 
-# `trueup_app.switchover_enter` knows it too.
+# The column `named` of the pointers is without it too.
 SUFFIX = "__[0-9a-f]{6}$"
 _SUFFIX_LENGTH = 8
 # That of a tube.
@@ -81,20 +81,14 @@ def find_name(
     node that does not answer is left out; `lost` is a node whose database may be another one now. Raise if several
     syncs are possible.
     """
-    nodes = (source, target)
-    with ExitStack() as stack:
-        connections: list[Connection | None] = []
-        for node in nodes:
-            try:
-                connections.append(stack.enter_context(connect(node, application=f"trueup sync {name}")))
-            except NodeError:
-                if both:
-                    raise
-                connections.append(None)
-        sides = [
-            None if connection is None else _read_side(connection, node, name, is_new=is_new)
-            for connection, node in zip(connections, nodes, strict=True)
-        ]
+    sides: list[Side | None] = []
+    for node in (source, target):
+        try:
+            sides.append(_read_side(node, name, is_new=is_new))
+        except NodeError:
+            if both:
+                raise
+            sides.append(None)
     if re.search(SUFFIX, name):
         if is_new and not any(side and side.traces for side in sides):
             raise ConfigError(f"the name {name} has a suffix of trueup", cure="choose a name without __ at its end")
@@ -116,11 +110,39 @@ def find_name(
     return only(on_one(left, gone, is_first=left is first), name)
 
 
-def _read_side(connection: Connection, node: Node, name: str, *, is_new: bool) -> Side:
-    try:
-        return Side(identity(connection), tuple(_traces(connection, name, is_new=is_new)))
-    except psycopg.Error as error:
-        raise error_from_server(error, node) from error
+def claim(request: SyncRequest, source: Connection, target: Connection, stored: state.State, *, is_new: bool) -> None:
+    """Create the change log of a sync that has a state, so that both databases know its name; raise if another has it.
+
+    Syncs that are started at the same moment all find the name free. Each of them writes it into both databases first
+    and looks afterwards, so at most one of two sees no other. A sync that is new is removed again.
+    """
+    with changelog.open_log(request.source) as log:
+        changelog.claim(log, request.name, changelog.Owner(stored.id, identity(target)))
+        taken = [
+            node.name
+            for node, connection in ((request.source, source), (request.target, target))
+            for trace in _traces(connection, request.name, is_new=True)
+            if trace.name == request.name and trace.id != stored.id
+        ]
+        if not taken:
+            return
+        if is_new:
+            changelog.drop(log, request.name, stored.id, timeout=request.timeout)
+            state.remove(target, request.name, stored.id)
+    again = "run the same command again" if is_new else "trueup sync drop, then trueup sync start"
+    raise CheckFailed(
+        [f"another sync {request.name} of this database was started at the same time"],
+        cure=f"start this sync with another name, which trueup chooses: {again}",
+        node=taken[0],
+    )
+
+
+def _read_side(node: Node, name: str, *, is_new: bool) -> Side:
+    with connect(node, application=f"trueup sync {name}") as connection:
+        try:
+            return Side(identity(connection), tuple(_traces(connection, name, is_new=is_new)))
+        except psycopg.Error as error:
+            raise error_from_server(error, node) from error
 
 
 def _traces(connection: Connection, name: str, *, is_new: bool) -> Iterable[Trace]:

@@ -10,5 +10,5 @@ SELECT tube, sync, peer FROM trueup_log.tubes
 -- name: pointers
 SELECT sync, sync_id, split_part(pair, ' ', CASE WHEN is_first THEN 2 ELSE 1 END), is_first, next_name
   FROM trueup.switchover
- WHERE %(name)s IN (sync, regexp_replace(sync, %(suffix)s, ''))
+ WHERE %(name)s IN (sync, named)
    AND (%(alone)s OR state = 'use_next' OR finished_at IS NULL)

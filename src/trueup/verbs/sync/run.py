@@ -52,9 +52,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
     with ExitStack() as stack:
         source, target = stack.enter_context(open_ends(request.source, request.target, request.name))
         stack.enter_context(changelog.sync_lock(source, request.source, request.name))
-        stored = state.read(target, request.name) or check.create(request, source, target)
-        state.check_source(stored, state.identity(source), request.target.name)
-        check.check_scope(request.scope, stored)
+        stored = check.read_or_create(request, source, target)
         if stored.snapshots:
             history.refuse(source, stored, request.node_names)
         epoch = state.take_over(target, request.name)

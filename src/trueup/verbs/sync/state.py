@@ -149,7 +149,7 @@ def check_finished(state: State, node: str, phases: Sequence[str] = ("running",)
 def create(
     target: Connection, scope: Scope, sync_id: str, source: str, tables: Sequence[SyncTable], *, phase: str
 ) -> None:
-    """Record a new sync."""
+    """Record a new sync; raise if another one has its name since it was looked for."""
     values = {
         "sync": scope.name,
         "id": sync_id,
@@ -161,7 +161,10 @@ def create(
         "named": list(scope.tables),
         "left_out": list(scope.exclude_tables),
     }
-    target.execute(statement("create"), values)
+    if not target.execute(statement("create"), values).rowcount:
+        raise CheckFailed(
+            [f"a sync {scope.name} into this database was started at the same time"], cure="run the same command again"
+        )
 
 
 def set_phase(target: Connection, name: str, epoch: int, phase: str) -> None:

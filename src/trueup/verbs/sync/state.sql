@@ -224,6 +224,7 @@ DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint), trueup.sync_check
 -- name: create
 INSERT INTO trueup.syncs (sync, id, source, phase, made_schema, no_owner, tables, named, left_out)
 VALUES (%(sync)s, %(id)s, %(source)s, %(phase)s, %(made)s, %(no_owner)s, %(tables)s, %(named)s, %(left_out)s)
+ON CONFLICT (sync) DO NOTHING
 
 -- name: read
 SELECT s.sync, s.id, s.source, s.phase, s.made_schema, s.no_owner, s.tables, s.named, s.left_out, s.aside, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,

@@ -35,7 +35,7 @@ TABLE = "CREATE TABLE items (id int PRIMARY KEY, v text)"
 
 
 def test_a_chain_of_equal_names_is_switched_step_by_step(databases: Databases) -> None:
-    """Syncs of one name in one database are independent in all verbs; they are told apart by their two databases."""
+    """Syncs of one name in one database are independent in all verbs; their two databases decide which is meant."""
     first, second, third, fourth = databases(4)
     for database in (first, second, third, fourth):
         database.execute(TABLE)

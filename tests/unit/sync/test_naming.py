@@ -31,7 +31,7 @@ def test_a_live_sync_comes_before_the_pointer_of_a_finished_switchover() -> None
     assert _names(between(Side("A", (closed,)), Side("B", ()))) == {"main"}
 
 
-def test_servers_that_hide_their_identity_are_told_apart_by_the_sync() -> None:
+def test_the_sync_identifies_servers_that_hide_their_identity() -> None:
     """Two syncs from one database into databases that look equal: only one of them is known on the other side."""
     source = Side("X", (Trace("main", "1", "X", True, True), Trace("main__000001", "2", "X", True, True)))
     assert _names(between(source, Side("X", (Trace("main__000001", "2", "X", False, True),)))) == {"main__000001"}

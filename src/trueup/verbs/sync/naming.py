@@ -177,7 +177,7 @@ def between(first: Side, second: Side) -> list[Trace]:
         here = [trace for trace in on_first if trace.is_first is is_first]
         there = [trace for trace in on_second if trace.is_first is not is_first]
         known = {(trace.name, trace.id) for trace in here} & {(trace.name, trace.id) for trace in there}
-        # Some services hide what tells two servers apart; the identity of the sync does.
+        # Some services hide the identity of a server; that of the sync decides.
         found = [trace for trace in here if (trace.name, trace.id) in known] or here + there
         if found:
             return [trace for trace in found if trace.is_live] or found

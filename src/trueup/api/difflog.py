@@ -28,7 +28,7 @@ from trueup.verbs.difflog.prune import Pruned, prune
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
-from trueup.verbs.difflog.state import state_rows
+from trueup.verbs.difflog.state import StateTable, state_rows
 from trueup.verbs.difflog.status import DiffLogStatus, status
 from trueup.verbs.difflog.step import Step, whole_step
 from trueup.verbs.difflog_ends.join_files import JoinResult, check_files, join_files
@@ -133,11 +133,13 @@ class DiffLog:
             if record and not paths:
                 check_owner(self.config, record)
             config = with_history(self.config, record)
+            altered = StateTable.of(config).altered()
             state = state_rows(session, config)
             if not paths:
-                return prove_clickhouse(session, config, state, limit=limit, to=file)
+                return prove_clickhouse(session, config, state, limit=limit, to=file).with_altered(altered)
             fast = session.read.parquet(*paths)
-            return prove_log(fast, slow_log(session, config), config, state, limit=limit, to=file)
+            proof = prove_log(fast, slow_log(session, config), config, state, limit=limit, to=file)
+            return proof.with_altered(altered)
 
         return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
 

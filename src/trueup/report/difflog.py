@@ -10,7 +10,7 @@ from trueup.config.wording import counted
 
 MEANING = {
     "MATCH": "every key collapses to one row, the one in the state table",
-    "DIFFER": "some keys do not collapse to the row in the state table",
+    "DIFFER": "some keys do not collapse to the row in the state table, or the state was altered",
     "INCOMPLETE": "not everything was checked; nothing is proven",
 }
 _PROBLEMS = {
@@ -133,6 +133,7 @@ def proof_summary(proof: Mapping[str, Any], file: Path | None = None) -> str:
     total = sum(proof[name] for name in _PROBLEMS)
     if total > len(proof["examples"]):
         lines.append(f"  {len(proof['examples']):,} of {total:,} keys are shown; for all: --limit {total} or --to FILE")
+    lines += [f"  the state file {path} is not as a run has written it" for path in proof["altered_files"]]
     if proof["expired"]:
         lines.append(
             f"  not checked: the values of {counted(proof['expired'], 'key')} without a state, because states expire"

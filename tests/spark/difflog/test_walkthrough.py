@@ -6,6 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import ArithmeticException
 
@@ -14,6 +16,7 @@ from trueup.cli.main import run
 from trueup.engine.bulk_session import spark_session
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.model import SINCE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "difflog-walkthrough.md").read_text(encoding="utf-8")
 
@@ -43,9 +46,21 @@ def test_the_template_runs_with_its_sample_data(capsys: pytest.CaptureFixture[st
     assert re.match(r"last run: 1, finished 2\S+Z\nwaiting chunk sets: none\nstate: 1,000 keys in \d+ files", shown)
     assert run(["difflog", "prove"]) == 0
     assert "MATCH" in capsys.readouterr().out
+    _alter(next(Path("difflog/state").rglob("*.parquet")))
+    assert run(["difflog", "prove"]) == 1
+    assert "is not as a run has written it" in capsys.readouterr().out
     Path("difflog/runs/000001").rename("moved")
     assert run(["difflog", "status"]) == 2
     assert "state contains run 1" in " ".join(capsys.readouterr().err.split())
+
+
+def _alter(file: Path) -> None:
+    """Change the versions of single values, which are not in the log, of all states in a file."""
+    table = pq.ParquetFile(file).read()
+    place = table.schema.get_field_index(SINCE)
+    nothing = pa.nulls(table.num_rows, table.schema.field(place).type)
+    assert not table.column(place).combine_chunks().equals(nothing)
+    pq.write_table(table.set_column(place, table.schema.field(place), nothing), file)
 
 
 def test_the_walk_through_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:

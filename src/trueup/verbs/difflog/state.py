@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from trueup.config.files import sync_delta_commit, sync_folder, sync_tree
 from trueup.errors import StoreError
+from trueup.verbs.difflog.checksums import altered_files, write_checksums
 from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
 
@@ -150,7 +151,13 @@ class StateTable:
             .partitionBy(BUCKET)
             .parquet(str(folder))
         )
-        return sorted(folder.rglob("*.parquet"))
+        files = sorted(folder.rglob("*.parquet"))
+        write_checksums(folder, files)
+        return files
+
+    def altered(self) -> list[str]:
+        """Return the files of the table that are not as a run has written them."""
+        return altered_files(self.path, [file.path for file in self.files()]) if self.exists() else []
 
     def commit(
         self,

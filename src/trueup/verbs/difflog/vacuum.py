@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from trueup.verbs.difflog.checksums import CHECKSUMS
 from trueup.verbs.difflog.state import StateTable
 
 # Earlier versions of the table whose files are kept for readers.
@@ -41,4 +42,5 @@ def _remove(folder: Path, kept: set[Path], *, execute: bool) -> int:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
+    # The checksums are removed with the last file of their run.
+    return (path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS)

@@ -7,7 +7,7 @@ version, which cancel each other, are compared with one another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -61,6 +61,8 @@ class Proof:
     expired: int = 0
     # Keys with a problem: first those that the next run does not resolve.
     examples: tuple[Example, ...] = ()
+    # Files of the state table that are not as a run has written them.
+    altered_files: tuple[str, ...] = ()
     # The reasons for the verdict INCOMPLETE.
     incomplete: tuple[str, ...] = ()
     compared_columns: tuple[str, ...] = field(default=())
@@ -69,6 +71,11 @@ class Proof:
     def exit_code(self) -> int:
         """Return 0 if proven, 1 if keys have problems, 2 if not everything was checked."""
         return EXIT_CODES[self.verdict]
+
+    def with_altered(self, files: Sequence[str]) -> Proof:
+        """Return the proof with these altered files: then it is none, also if the log agrees with the state."""
+        verdict: Verdict = "DIFFER" if files and self.verdict == "MATCH" else self.verdict
+        return replace(self, altered_files=tuple(files), verdict=verdict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the proof as a JSON object."""

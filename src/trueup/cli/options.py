@@ -165,8 +165,8 @@ SHARED: dict[str, Decorator] = {
     "engine": _setting(
         "engine",
         click.Choice(ENGINES),
-        "Where the work runs: local (threads of this process), spark, or auto (by size; spark if a master or remote is"
-        " set).",
+        "Where the work runs: local (threads of this process), spark, or auto (threads, and Spark for work that lasts;"
+        " spark if a master or remote is set).",
         section="spark",
     ),
     "master": _setting("master", str, "Spark master, such as spark://host:7077.", "URL", section="spark"),

@@ -95,6 +95,7 @@ class SparkSettings:
     master: str = ""
     remote: str = ""
     local_rows: int = 100_000_000
+    local_seconds: float = 10.0
     slots: int = 0
     class_archive: bool = True
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class SparkSettings:
     def __repr__(self) -> str:
         # A remote may contain a token, a Spark setting a storage key.
         shown = [f"engine={self.engine!r}", f"master={self.master!r}", f"remote={mask(self.remote)!r}"]
-        shown += [f"local_rows={self.local_rows!r}", f"slots={self.slots!r}"]
+        shown += [f"local_rows={self.local_rows!r}", f"local_seconds={self.local_seconds!r}", f"slots={self.slots!r}"]
         shown += [f"class_archive={self.class_archive!r}", f"conf={sorted(self.conf)!r}"]
         return f"SparkSettings({', '.join(shown)})"
 
@@ -112,7 +113,10 @@ class SparkSettings:
         return self
 
     def _wrong_values(self, name_of: Callable[[str], str]) -> list[str]:
-        rules = [_one_of(self, "engine", "auto", "spark", "local"), *_at_least(self, 0, "local_rows", "slots")]
+        rules = [
+            _one_of(self, "engine", "auto", "spark", "local"),
+            *_at_least(self, 0, "local_rows", "local_seconds", "slots"),
+        ]
         broken = _broken(self, rules, name_of)
         if self.master and self.remote:
             broken.append(f"{name_of('master')} and {name_of('remote')} cannot be used together")

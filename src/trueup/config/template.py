@@ -92,14 +92,19 @@ TEMPLATE = """\
 #key = ""
 
 [spark]
-# Where the work runs: "local" (threads of this process), "spark", or "auto" (by size; spark if a master is set).
+# Where the work runs: "local" (threads of this process), "spark", or "auto" (spark if a master is set; otherwise
+# threads begin, and Spark takes over work that lasts).
 #engine = "auto"
 # A Spark master (spark://host:7077, local[4], yarn); empty starts Spark on this machine.
 #master = ""
 # A Spark Connect server (sc://host:15002); set a master or a remote, not both.
 #remote = ""
-# With "auto", tables with fewer estimated rows are compared in this process.
+# With "auto", tables with fewer estimated rows are copied in this process, and compared in it if the program has a
+# Spark session.
 #local_rows = 100_000_000
+# With "auto", Spark is started for a comparison when the rest of it is expected to take more seconds than this and
+# cores of this machine are idle; 0: always.
+#local_seconds = 10.0
 # Concurrent tasks; 0: the cores of this machine or of the cluster times diff.concurrency_factor.
 #slots = 0
 # Keep an archive of Java's classes (190 MB) in the cache folder of the user, with which Spark starts twice as fast.

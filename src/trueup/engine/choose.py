@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trueup.config.settings import SparkSettings
+from trueup.engine.background import BackgroundStart
+from trueup.engine.handover import HandOverEngine
 from trueup.engine.local import LocalEngine
+from trueup.engine.memory import check_memory_for_spark
 from trueup.engine.python import use_this_python
-from trueup.engine.session import existing_session, start_session
+from trueup.engine.session import Launch, existing_session, start_session
 from trueup.engine.slots import Share, cores_here
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Engine
@@ -34,6 +38,7 @@ class EngineStarter:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-engine")
         self._spark: Future[Engine] | None = None
         self._local: Engine | None = None
+        self._hand_over: HandOverEngine | None = None
         self._lock = threading.Lock()
         # Looked up here, because an active session belongs to a thread.
         self._session = self._existing()
@@ -52,14 +57,41 @@ class EngineStarter:
         assert spark is not None
         return spark.result()
 
+    def get_with_hand_over(self, rows: int) -> Engine:
+        """Return the engine for tasks that can run twice: with "auto", threads that Spark takes over from.
+
+        A cluster, and a session of the program for a large table, are used from the first task.
+        """
+        settings = self._settings
+        slots = self._share.of(cores_here())
+        with self._lock:
+            if self._spark is not None or self._session is not None or settings.engine != "auto" or slots < 2:
+                hands_over = False
+            else:
+                hands_over = not uses_spark(settings, rows=0)
+            if hands_over:
+                if self._hand_over is None:
+                    self._hand_over = HandOverEngine(
+                        slots,
+                        BackgroundStart(partial(self._start_checked, slots)),
+                        seconds=settings.local_seconds,
+                        max_connections=self._share.max_connections,
+                    )
+                return self._hand_over
+        return self.get(rows)
+
     def interrupt(self) -> None:
         """End the running Spark jobs, from another thread."""
+        if self._hand_over is not None:
+            self._hand_over.interrupt()
         if self._spark is not None and self._spark.done() and self._spark.exception() is None:
             self._spark.result().interrupt()
 
     def close(self) -> None:
         """Stop the engine, and a Spark session that was started but not used."""
         self._threads.shutdown(wait=True)
+        if self._hand_over is not None:
+            self._hand_over.close()
         if self._local is not None:
             self._local.close()
         if self._spark is not None and self._spark.exception() is None:
@@ -78,6 +110,8 @@ class EngineStarter:
             return SparkEngine(session, self._share, owned=False)
         settings = self._settings
         slots = self._share.of(cores_here())
+        if not (settings.master or settings.remote):
+            return self._start_here(slots, Launch())
         session = start_session(
             slots=slots,
             master=settings.master,
@@ -85,7 +119,15 @@ class EngineStarter:
             conf=settings.conf,
             class_archive=settings.class_archive,
         )
-        if settings.master or settings.remote:
-            return SparkEngine(session, self._share, owned=True, lasting=bool(settings.remote))
-        # A session that was started here has one core per slot.
+        return SparkEngine(session, self._share, owned=True, lasting=bool(settings.remote))
+
+    def _start_checked(self, slots: int, launch: Launch) -> SparkEngine:
+        """Start Spark beside the threads, if there is memory for both."""
+        check_memory_for_spark()
+        return self._start_here(slots, launch)
+
+    def _start_here(self, slots: int, launch: Launch) -> SparkEngine:
+        """Start Spark on this machine, with one core per slot."""
+        settings = self._settings
+        session = start_session(slots=slots, conf=settings.conf, class_archive=settings.class_archive, launch=launch)
         return SparkEngine(session, Share(fixed=slots), owned=True)

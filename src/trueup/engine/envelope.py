@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 from trueup import __version__
 from trueup.db.reader import close_idle
 from trueup.engine.failures import INSTALL, REFUSED
-from trueup.engine.work import Room, Work, perform
+from trueup.engine.work import Finished, Room, Work, check_finished, perform
 from trueup.errors import EngineError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES = 512 * 1024
+# As a worker packs it.
+_FINISHED = pickle.dumps(Finished(), pickle.HIGHEST_PROTOCOL)
 
 
 class Slice:
@@ -59,6 +61,16 @@ def _packed(contents: Any) -> bytes:
 
 def _unpacked(contents: bytes) -> Any:
     return pickle.loads(zlib.decompress(contents))
+
+
+def complete(results: Sequence[bytes], tasks: int) -> list[bytes]:
+    """Return the packed answers of this many tasks without Finished; raise if a task is not finished or was refused."""
+    answers = [result for result in results if result != _FINISHED]
+    for answer in answers:
+        if answer.startswith(REFUSED.encode()):
+            opened(answer)
+    check_finished(len(results) - len(answers), tasks)
+    return answers
 
 
 def opened(result: bytes) -> Any:

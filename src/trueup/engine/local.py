@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ class LocalEngine:
     """Runs tasks on threads: the work is done by the nodes, so threads are enough."""
 
     name = "local"
+    remarks: Sequence[str] = ()
 
     def __init__(self, slots: int) -> None:
         self.slots = self.max_slots = slots
@@ -24,10 +25,11 @@ class LocalEngine:
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Keep every slot busy until the queue is empty and no task is running."""
         running: set[Future[list[Any]]] = set()
+        tasks.ran_on = self.name
         try:
             while True:
                 for task in tasks.take(self.slots - len(running)):
-                    running.add(self._threads.submit(_all, work, task))
+                    running.add(self._threads.submit(answers_of, work, task))
                 if not running:
                     return
                 done, running = wait_for(running, FIRST_COMPLETED)
@@ -45,5 +47,6 @@ class LocalEngine:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _all(work: Work[T], task: T) -> list[Any]:
+def answers_of(work: Work[T], task: T) -> list[Any]:
+    """Return the answers of a task that is done in this thread."""
     return list(without_marks(perform(work, task, Room()), 1))

@@ -6,12 +6,14 @@ import logging
 import os
 import re
 import shlex
+import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trueup.engine.archive import Archive, archive_for
 from trueup.engine.java import find_java
@@ -57,6 +59,42 @@ class _JavaEnded(EngineError):
     """Java has ended while Spark was started, and was not killed."""
 
 
+class Launch:
+    """A start of Java on this machine, which another thread can end."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def end(self) -> None:
+        """Let Java end, which removes its temporary folders, and do not start it again."""
+        with self._lock:
+            self.is_over = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.terminate()
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Keep the process that PySpark starts in the block: its function returns it only when Java responds."""
+        from pyspark import java_gateway
+
+        names = vars(java_gateway)
+        popen = names["Popen"]
+        names["Popen"] = self._popen
+        try:
+            yield
+        finally:
+            names["Popen"] = popen
+
+    def _popen(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self.is_over:
+                raise EngineError("the start of Spark was ended")
+            self._process = subprocess.Popen(*arguments, **options)
+            return self._process
+
+
 def start_session(
     *,
     slots: int,
@@ -64,13 +102,14 @@ def start_session(
     remote: str = "",
     conf: Mapping[str, str] | None = None,
     class_archive: bool = True,
+    launch: Launch | None = None,
 ) -> SparkSession:
     """Start a Spark session; `conf` takes precedence over the settings of this module."""
     _prepare()
     try:
         if remote:
             return _connect(remote, conf or {})
-        return _start(slots, master, conf or {}, class_archive)
+        return _start(slots, master, conf or {}, class_archive, launch or Launch())
     except EngineError:
         raise
     except ImportError as error:
@@ -141,10 +180,10 @@ def start_to_archive(part: Path, archive: Archive) -> SparkSession:
     base = f"-XX:SharedArchiveFile={shlex.quote(archive.base)} " if archive.base else ""
     _prepare()
     settings = {**_ALWAYS, **_LOCAL, **archive.conf}
-    return _launch("local[2]", settings, f"{base}-XX:ArchiveClassesAtExit={shlex.quote(str(part))}")
+    return _launch("local[2]", settings, Launch(), f"{base}-XX:ArchiveClassesAtExit={shlex.quote(str(part))}")
 
 
-def _start(slots: int, master: str, conf: Mapping[str, str], class_archive: bool) -> SparkSession:
+def _start(slots: int, master: str, conf: Mapping[str, str], class_archive: bool, launch: Launch) -> SparkSession:
     java = find_java()
     os.environ["JAVA_HOME"] = str(java)
     settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
@@ -152,17 +191,17 @@ def _start(slots: int, master: str, conf: Mapping[str, str], class_archive: bool
     master = master or f"local[{slots},4]"
     archive = archive_for(java, settings) if class_archive else None
     if archive is None:
-        return _launch(master, settings)
+        return _launch(master, settings, launch)
     if not archive.is_ready():
-        session = _launch(master, settings)
+        session = _launch(master, settings, launch)
         when_stopped(archive.start_making)
         return session
     try:
-        session = _launch(master, settings, archive.options())
+        session = _launch(master, settings, launch, archive.options())
     except _JavaEnded:
         # Whatever the reason: an archive must not prevent a start. If Java does not start without it either, the
         # archive is not the reason.
-        session = _launch(master, settings)
+        session = _launch(master, settings, launch)
         archive.discard()
         when_stopped(archive.make_again)
     else:
@@ -170,7 +209,7 @@ def _start(slots: int, master: str, conf: Mapping[str, str], class_archive: bool
     return session
 
 
-def _launch(master: str, settings: Mapping[str, str], options: str = "") -> SparkSession:
+def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: str = "") -> SparkSession:
     """Start Java with additional options, unless this process has a Java process, and a session."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -184,7 +223,9 @@ def _launch(master: str, settings: Mapping[str, str], options: str = "") -> Spar
                 forget_ended()
                 if SparkContext._gateway is None:
                     # The log of the JVM is shown only if it fails to start.
-                    own_gateway(launch_gateway(None, {"stderr": out, "stdout": out}))  # type: ignore[no-untyped-call]
+                    with launch.recorded():
+                        gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
+                    own_gateway(gateway)
                 context = SparkContext(conf=spark_conf)
             except Exception as error:
                 # Java is asked for the text of its errors.

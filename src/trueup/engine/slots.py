@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -42,6 +44,20 @@ class Share:
 def cores_here() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class IdleCores:
+    """How many cores of this machine have had nothing to do since this object was made."""
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+
+    def now(self) -> float:
+        """Return the average number."""
+        spent = [after - before for after, before in zip(psutil.cpu_times(), self._before, strict=True)]
+        times = dict(zip(self._before._fields, spent, strict=True))
+        idle = times["idle"] + times.get("iowait", 0.0)
+        return float(idle / max(sum(spent), 0.001) * (psutil.cpu_count() or 1))
 
 
 class Cores:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trueup.engine.envelope import Slice, opened
+from trueup.engine.envelope import Slice, complete, opened
 from trueup.engine.failures import failed_job
 from trueup.engine.jvm import stop_session
 from trueup.engine.slots import Cores, Share
 from trueup.engine.work import Tasks, Work, without_marks
+from trueup.errors import EngineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +29,21 @@ WAVE_SECONDS = 4.0
 _LARGEST_WAVE = 4096
 
 
+def size_of_wave(slots: int, tasks: float) -> int:
+    """Return the size of a wave of about this many tasks: enough for all slots, and limited."""
+    return min(_LARGEST_WAVE, max(slots * SLICES_PER_SLOT, int(tasks)))
+
+
+def divided(tasks: Sequence[T], slices: int) -> list[Sequence[T]]:
+    """Divide the tasks of a wave."""
+    return [tasks[number::slices] for number in range(slices)]
+
+
 class SparkEngine:
     """Runs tasks as Spark jobs of a session, which `close` stops if it is `owned`."""
 
     name = "spark"
+    remarks: Sequence[str] = ()
 
     def __init__(self, session: SparkSession, share: Share, *, owned: bool, lasting: bool = False) -> None:
         self.session = session
@@ -48,6 +60,7 @@ class SparkEngine:
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Run waves until the queue is empty; the size of a wave is adjusted so that it takes a few seconds."""
+        tasks.ran_on = self.name
         size = self.slots * SLICES_PER_SLOT
         while wave := tasks.take(size):
             started = time.monotonic()
@@ -55,7 +68,7 @@ class SparkEngine:
             seconds = max(time.monotonic() - started, 0.001)
             self._count()
             if len(wave) == size:
-                size = min(_LARGEST_WAVE, max(self.slots * SLICES_PER_SLOT, int(size * min(WAVE_SECONDS / seconds, 2))))
+                size = size_of_wave(self.slots, size * min(WAVE_SECONDS / seconds, 2))
 
     def _count(self) -> None:
         """Count the slots, which change with the executors."""
@@ -68,22 +81,51 @@ class SparkEngine:
 
     def _wave(self, work: Work[T], wave: Sequence[T]) -> Iterator[Any]:
         slices = min(len(wave), self.slots * (1 if self._limited else SLICES_PER_SLOT))
-        packed = Slice.of(
-            work, [wave[number::slices] for number in range(slices)], keep=not (self._limited or self._lasting)
-        )
+        with self._job_lock:
+            results = self._job(work, divided(wave, slices), keep=not (self._limited or self._lasting))
+        for batch in results:
+            for result in batch:
+                yield opened(result.as_py())
+
+    def _job(self, work: Work[T], deals: Sequence[Sequence[T]], *, keep: bool) -> Sequence[Any]:
+        """Run one slice per deal; return the packed answers, in batches."""
+        packed = Slice.of(work, deals, keep=keep)
         try:
-            with self._job_lock:
-                frame = self.session.range(0, slices, 1, slices).mapInArrow(packed, "result binary")
-                results = frame.toArrow()
+            frame = self.session.range(0, len(deals), 1, len(deals)).mapInArrow(packed, "result binary")
+            batches: Sequence[Any] = frame.toArrow().column(0).chunks
+            return batches
         except KeyboardInterrupt:
             # In a session that is not stopped the job would continue.
             self.interrupt()
             raise
         except Exception as error:
             raise failed_job(error) from error
-        for batch in results.column(0).chunks:
-            for result in batch:
-                yield opened(result.as_py())
+
+    def warm_up(self, work: Work[T]) -> None:
+        """Start the Python workers, and let them import what the work needs; no task runs."""
+        self._job(work, [()] * self.slots, keep=False)
+
+    def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str) -> list[bytes]:
+        """Run one slice per deal, as one job; return the packed answers of all tasks, or raise.
+
+        The caller has the slots for it, and there may be other jobs at the same time. A slice closes its sessions.
+        """
+        try:
+            self.session.addTag(tag)
+            batches = self._job(work, deals, keep=False)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise failed_job(error) from error
+        finally:
+            with suppress(Exception):
+                self.session.removeTag(tag)
+        return complete([result.as_py() for batch in batches for result in batch], sum(map(len, deals)))
+
+    def interrupt_wave(self, tag: str) -> None:
+        """End the job with this tag."""
+        with suppress(Exception):
+            self.session.interruptTag(tag)
 
     def interrupt(self) -> None:
         """End the running jobs."""
@@ -93,4 +135,6 @@ class SparkEngine:
     def close(self) -> None:
         """Stop the session if it is owned."""
         if self._owned:
+            # Once: later the Java process of this process may be another one.
+            self._owned = False
             stop_session(self.session)

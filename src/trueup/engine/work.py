@@ -7,7 +7,7 @@ task as new tasks (`More`), which the driver puts into the queue.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
@@ -64,17 +64,30 @@ class Finished:
 class Tasks(Generic[T]):
     """A queue of tasks: the first ones, which are read lazily, and those that are added while others run.
 
-    Before tasks are taken, `gate(count)` returns how many may start; it may block, or raise to end the run.
+    Before tasks are taken, `gate(count)` returns how many may start; it may block, or raise to end the run. `expected`
+    is the number of the first tasks, as far as it is known. Only the thread that runs the queue uses it.
     """
 
-    def __init__(self, tasks: Iterable[T] = (), gate: Callable[[int], int] | None = None) -> None:
+    def __init__(self, tasks: Iterable[T] = (), gate: Callable[[int], int] | None = None, *, expected: int = 0) -> None:
         self._first = iter(tasks)
         self._added: deque[T] = deque()
         self._gate = gate
+        self._expected = expected
+        # The engine of the answer that was yielded last.
+        self.ran_on = ""
+
+    @property
+    def left(self) -> int:
+        """How many tasks are waiting, as far as it is known."""
+        return len(self._added) + max(0, self._expected)
 
     def add(self, tasks: Iterable[T]) -> None:
         """Add tasks; they are taken before the first ones, so that started blocks are finished soon."""
         self._added.extend(tasks)
+
+    def put_back(self, tasks: Sequence[T]) -> None:
+        """Return tasks that were taken and have no answers; they are taken next."""
+        self._added.extendleft(reversed(tasks))
 
     def take(self, count: int) -> list[T]:
         """Return the next tasks, at most `count`; none if the queue is empty now."""
@@ -83,8 +96,9 @@ class Tasks(Generic[T]):
         taken: list[T] = []
         while self._added and len(taken) < count:
             taken.append(self._added.popleft())
-        taken += islice(self._first, count - len(taken))
-        return taken
+        first = list(islice(self._first, count - len(taken)))
+        self._expected -= len(first)
+        return taken + first
 
     def rest(self) -> list[T]:
         """Return all tasks that were not taken."""
@@ -94,9 +108,18 @@ class Tasks(Generic[T]):
 class Engine(Protocol):
     """Runs tasks and yields their answers in any order, `slots` tasks at once, and never more than `max_slots`."""
 
-    name: str
     slots: int
     max_slots: int
+
+    @property
+    def name(self) -> str:
+        """The engines that have run tasks: local, spark or local+spark."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Warnings of the engine."""
+        ...
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Run the queue until it is empty; the caller may add tasks between answers."""
@@ -128,6 +151,11 @@ def without_marks(results: Iterable[Any], tasks: int) -> Iterator[Any]:
             finished += 1
         else:
             yield result
+    check_finished(finished, tasks)
+
+
+def check_finished(finished: int, tasks: int) -> None:
+    """Raise if a task is not finished."""
     if finished != tasks:
         raise EngineError(
             f"{tasks - finished} of {tasks} tasks did not finish",

@@ -59,6 +59,8 @@ class DiffResult:
     # For a rerun: the earlier report, and per pair of nodes the number of keys that are resolved, remain, and are new.
     rerun_of: str = ""
     since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # Blocks by engine, of this run; for a rerun: tasks.
+    ran_on: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:

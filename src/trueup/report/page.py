@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trueup.report.difflog import MEANING as PROOF
-from trueup.report.text import MEANING, moment, shown_kinds
+from trueup.report.text import MEANING, engines, moment, shown_kinds
 
 # Colour of the verdict. "good" (green) is only for what is proven.
 Tone = Literal["good", "differ", "trouble", "plain"]
@@ -191,6 +191,8 @@ def _node_table(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> Table:
 
 def _named_tables(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> list[Table]:
     settings = {name: summary[name] for name in _SETTINGS if name in summary}
+    if "engine" in settings:
+        settings["engine"] = engines(str(settings["engine"]), summary.get("ran_on") or {})
     facts = {name: value for name, value in proof.items() if name != "nodes"}
     columns = ", ".join(map(str, summary["columns"]))
     return [*_named("Settings", {**settings, "columns": columns}), *_named("Proof", facts)]

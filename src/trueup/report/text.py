@@ -33,6 +33,14 @@ def shown_kinds(pairs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return KINDS if any(counts.get("hot") for counts in pairs) else KINDS[:-1]
 
 
+def engines(engine: str, ran_on: Mapping[str, int]) -> str:
+    """Return the engine; of two engines, also the share of the blocks that each has compared."""
+    if len(ran_on) < 2:
+        return engine
+    shares = [f"{name} {blocks / sum(ran_on.values()):.1%}" for name, blocks in ran_on.items()]
+    return f"{engine} ({', '.join(shares)})"
+
+
 def summary(result: DiffResult) -> str:
     """Return the result of a diff, a check or a rerun."""
     meaning = MEANING[result.verdict, result.mode]
@@ -41,7 +49,7 @@ def summary(result: DiffResult) -> str:
     checked = _checked(result.rows_checked, result.blocks, result.mismatched_blocks)
     if result.mode == "rerun":
         checked = f"{counted(result.rows_checked, 'key')} of {result.rerun_of}"
-    lines.append(f"  {checked}; {result.seconds:.1f} s{rate}, engine {result.engine}")
+    lines.append(f"  {checked}; {result.seconds:.1f} s{rate}, engine {engines(result.engine, result.ran_on)}")
     lines += [
         f"  {pair}: {counts['resolved']:,} resolved, {counts['remains']:,} remain, {counts['new']:,} new"
         for pair, counts in result.since.items()

@@ -26,17 +26,17 @@ class Shared:
         self._parent = parent
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._free: dict[str, int] = {}
+        self._free: dict[Engine, int] = {}
         self._at_work: dict[str, Sequence[Control]] = {}
 
     def engine(self, rows: int, controls: Sequence[Control]) -> Engine:
         """Return the engine for a table of this many rows; raise if the nodes have too few free connections."""
-        engine = self.starter.get(rows)
+        engine = self.starter.get_with_hand_over(rows)
         with self._lock:
             # Counted once, before the first run: later the sessions of the runs themselves would be counted.
-            if engine.name not in self._free:
-                self._free[engine.name] = check_free(controls, engine.slots)
-            engine.max_slots = self._free[engine.name]
+            if engine not in self._free:
+                self._free[engine] = check_free(controls, engine.slots)
+            engine.max_slots = self._free[engine]
         return engine
 
     def requested(self, store: TaskStore, task_id: str) -> str:

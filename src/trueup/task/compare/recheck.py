@@ -73,7 +73,8 @@ def _round(run: Comparison, before: Spool) -> None:
     state, progress = run.state, run.progress
     keyless = run.job.spec.is_keyless
     work = recheck_hashes if keyless else recheck_keys
-    tasks = Tasks(_tasks(before, _HASHES_PER_TASK if keyless else _KEYS_PER_TASK), state.gate)
+    size = _HASHES_PER_TASK if keyless else _KEYS_PER_TASK
+    tasks = Tasks(_tasks(before, size), state.gate, expected=-(-before.count // size))
     for answer in run.engine.run(partial(work, run.job), tasks):
         if isinstance(answer, Failure):
             # Not compared again: it stays a difference, and the run is incomplete.

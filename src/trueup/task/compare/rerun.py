@@ -96,7 +96,7 @@ def _compare(run: Comparison, keys: Sequence[KeyValues]) -> None:
     state, progress = run.state, run.progress
     size = HASHES_PER_TASK if run.job.spec.is_keyless else KEYS_PER_TASK
     batches = (ListedKeys(tuple(keys[start : start + size]), state.nodes) for start in range(0, len(keys), size))
-    tasks: Tasks[Any] = Tasks(batches, state.gate)
+    tasks: Tasks[Any] = Tasks(batches, state.gate, expected=-(-len(keys) // size))
     progress.stage("comparing keys", len(keys))
     for answer in run.engine.run(partial(work, run.job), tasks):
         if isinstance(answer, Failure):
@@ -106,6 +106,7 @@ def _compare(run: Comparison, keys: Sequence[KeyValues]) -> None:
         elif isinstance(answer, Found):
             state.add(answer)
         else:
+            state.ran_on[tasks.ran_on] += 1
             state.rows.update(Counter(answer.rows))
             state.rows_checked += answer.keys
             progress.advance(answer.keys, rows=answer.keys)

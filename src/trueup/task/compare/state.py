@@ -43,6 +43,8 @@ class State:
     rows: Counter[str] = field(default_factory=Counter)
     rows_checked: int = 0
     blocks: int = 0
+    # Blocks of this run by the engine that compared them.
+    ran_on: Counter[str] = field(default_factory=Counter)
     # Ranges whose digests differ, each with the number of its block: the block, or a unit of it.
     mismatched: list[tuple[int, Block]] = field(default_factory=list)
     mismatched_blocks: int = 0

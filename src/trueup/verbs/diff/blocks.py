@@ -46,10 +46,11 @@ def compare_blocks(
             dense = drift.is_dense and not step and not job.digests_only
             yield HashBlock(block, nodes, step=step, origin=number, inner=inside(number), dense=dense)
 
-    tasks: Tasks[Any] = Tasks(hash_tasks(), state.gate)
+    tasks: Tasks[Any] = Tasks(hash_tasks(), state.gate, expected=len(blocks))
     for answer in answers(run, partial(work, job), tasks):
         if isinstance(answer, Hashed):
             state.hashed(answer)
+            state.ran_on[tasks.ran_on] += not answer.is_part
             drift.add(answer)
             step = answer.step
             rows = max(answer.counts.values())

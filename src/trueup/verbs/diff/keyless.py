@@ -72,8 +72,10 @@ def compare_multisets(run: Comparison, rows: int) -> None:
     scans = list(scan_parts(run.controls, job.spec, bits, snapshot=settings.snapshot, gentle=is_gentle(settings)))
     progress.stage("hashing", len(scans))
     sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
-    for answer in answers(run, partial(scan_part, job), Tasks(scans, state.gate)):
+    parts: Tasks[Any] = Tasks(scans, state.gate, expected=len(scans))
+    for answer in answers(run, partial(scan_part, job), parts):
         assert isinstance(answer, PartScanned)
+        state.ran_on[parts.ran_on] += 1
         add_up(sums[answer.node], answer.buckets)
         scanned = sum(digest.count for digest in answer.buckets.values())
         progress.advance(rows=scanned)
@@ -87,7 +89,7 @@ def compare_multisets(run: Comparison, rows: int) -> None:
         return
     buckets = list(bucket_tasks(sums, bits, state.nodes))
     progress.stage(ANALYSIS, len(buckets))
-    tasks: Tasks[Any] = Tasks(until_full(buckets, state), state.gate)
+    tasks: Tasks[Any] = Tasks(until_full(buckets, state), state.gate, expected=len(buckets))
     for answer in answers(run, partial(work, job), tasks):
         keep(answer, tasks, state)
         progress.advance(0)

@@ -69,8 +69,10 @@ def compare_pages(run: Comparison, ranges: Ranges) -> None:
     scans = page_tasks(run.controls, job.spec, cuts)
     progress.stage("hashing", len(scans))
     sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
-    for answer in answers(run, partial(scan_pages, job), Tasks(scans, state.gate)):
+    parts: Tasks[Any] = Tasks(scans, state.gate, expected=len(scans))
+    for answer in answers(run, partial(scan_pages, job), parts):
         assert isinstance(answer, PagesScanned)
+        state.ran_on[parts.ran_on] += 1
         add_up(sums[answer.node], answer.units)
         progress.advance(rows=sum(digest.count for digest in answer.units.values()))
     if state.failures:
@@ -84,7 +86,8 @@ def compare_pages(run: Comparison, ranges: Ranges) -> None:
     if job.digests_only or not units:
         return
     progress.stage(ANALYSIS, len(units))
-    tasks: Tasks[Any] = Tasks(until_full(unit_tasks(job, units, state.nodes), state), state.gate)
+    waiting = until_full(unit_tasks(job, units, state.nodes), state)
+    tasks: Tasks[Any] = Tasks(waiting, state.gate, expected=len(units))
     for answer in answers(run, partial(work, job), tasks):
         if isinstance(answer, Ended):
             progress.advance()

@@ -62,7 +62,7 @@ def read_and_decide(
 ) -> None:
     """Run the tasks and collect what they decide; raise the error of the first task that fails."""
     parts = (keys.part(start, start + KEYS_PER_TASK) for start in range(0, len(keys.keys), KEYS_PER_TASK))
-    tasks: Tasks[DecideKeys] = Tasks(parts, steering.gate)
+    tasks: Tasks[DecideKeys] = Tasks(parts, steering.gate, expected=-(-len(keys.keys) // KEYS_PER_TASK))
     progress.stage("reading", len(keys.keys))
     for answer in engine.run(partial(decide, repair), tasks):
         if isinstance(answer, Failure):

@@ -77,7 +77,7 @@ def run(
             repair = RepairJob(job, each.layout, each.mode, request.stale == "skip", with_rows=request.execute)
             read_and_decide(engine, repair, DecideKeys(keys.keys, keys.hashes), decisions, task.progress, steering)
             task_id = (parts[each.table.name] if parts else task).task_id
-            remarks = [*keys.remarks, *each.remarks]
+            remarks = [*keys.remarks, *each.remarks, *engine.remarks]
             endings.append(Ending(facts, each.layout.spec, keys.of, decisions, engine.name, task_id, remarks))
         for control in controls:
             control.end()

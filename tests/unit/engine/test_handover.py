@@ -1,0 +1,346 @@
+"""Threads begin and Spark takes over: every task has its answers exactly once, whatever fails and whenever."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trueup.config.settings import SparkSettings
+from trueup.engine import choose, handover, memory
+from trueup.engine.background import BackgroundStart
+from trueup.engine.choose import EngineStarter
+from trueup.engine.envelope import complete
+from trueup.engine.handover import HandOverEngine
+from trueup.engine.permits import Permits
+from trueup.engine.session import Launch
+from trueup.engine.slots import IdleCores
+from trueup.engine.work import More, Room, Tasks, Work, perform
+from trueup.errors import EngineError, Interrupted
+
+SOON = 20.0
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand over as soon as Spark is ready and a task is finished."""
+    monkeypatch.setattr(handover, "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(handover, "WORTH_SECONDS", 0.0)
+
+
+class Used:
+    """Counts the slots that are used at the same time."""
+
+    def __init__(self) -> None:
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+
+    def add(self, slots: int) -> None:
+        with self._lock:
+            self._now += slots
+            self.most = max(self.most, self._now)
+
+
+class FakeSpark:
+    """Runs waves in this process; some fail: before their tasks have run, after it, without an answer, or never end."""
+
+    def __init__(self, failures: Sequence[str] = (), slots: int = 2, used: Used | None = None) -> None:
+        self.failures = list(failures)
+        self.slots = slots
+        self.used = used or Used()
+        self.waves = 0
+        self.is_closed = False
+        self.began, self.interrupted = threading.Event(), threading.Event()
+
+    def warm_up(self, work: Work[Any]) -> None:
+        assert not self.waves
+
+    def wave(self, work: Work[Any], deals: Sequence[Sequence[Any]], tag: str) -> list[bytes]:
+        assert not self.is_closed
+        self.waves += 1
+        failure = self.failures.pop(0) if self.failures else ""
+        self.began.set()
+        if failure == "endless":
+            assert self.interrupted.wait(SOON)
+        if failure in ("before", "endless"):
+            raise EngineError("the Java process of Spark was killed (SIGKILL)")
+        slots = min(self.slots, len(deals))
+        self.used.add(slots)
+        # As a worker does: the mark is not written by this thread.
+        with_marks = _marked(work, [task for deal in deals for task in deal])
+        self.used.add(-slots)
+        if failure == "after":
+            raise EngineError("the Spark job failed")
+        return complete(with_marks[: -1 if failure == "incomplete" else None], sum(map(len, deals)))
+
+    def interrupt_wave(self, tag: str) -> None:
+        self.interrupted.set()
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def _marked(work: Work[Any], tasks: Sequence[Any]) -> list[bytes]:
+    answers = [answer for task in tasks for answer in perform(getattr(work, "inner", work), task, Room())]
+    return [pickle.dumps(answer, pickle.HIGHEST_PROTOCOL) for answer in answers]
+
+
+class _Work:
+    """Yields the task, and for some tasks more tasks; on threads it takes a moment and counts its slot."""
+
+    def __init__(self, splitting: frozenset[int], used: Used, ready: threading.Event, ready_after: int) -> None:
+        self.splitting, self.used, self.ready, self.left = splitting, used, ready, ready_after
+
+    def inner(self, task: int, room: Room) -> Iterator[Any]:
+        yield task
+        if task in self.splitting:
+            yield More((task + 1_000, task + 2_000))
+
+    def __call__(self, task: int, room: Room) -> Iterator[Any]:
+        self.used.add(1)
+        time.sleep(0.0005)
+        self.left -= 1
+        if self.left <= 0:
+            self.ready.set()
+        answers = list(self.inner(task, room))
+        self.used.add(-1)
+        return iter(answers)
+
+
+def _all(engine: HandOverEngine, work: Work[int], tasks: Tasks[int]) -> tuple[Counter[int], Counter[str]]:
+    found: Counter[int] = Counter()
+    ran_on: Counter[str] = Counter()
+    for answer in engine.run(work, tasks):
+        if isinstance(answer, More):
+            tasks.add(answer.tasks)
+        else:
+            found[answer] += 1
+            ran_on[tasks.ran_on] += 1
+    return found, ran_on
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+    slots=st.integers(2, 4),
+    splitting=st.frozensets(st.integers(0, 40), max_size=10),
+    failures=st.lists(st.sampled_from(["", "", "before", "after", "incomplete"]), max_size=4),
+    ready_after=st.integers(0, 30),
+    starts=st.booleans(),
+)
+@pytest.mark.usefixtures("at_once")
+def test_every_task_has_its_answers_exactly_once(
+    sizes: list[int], slots: int, splitting: frozenset[int], failures: list[str], ready_after: int, starts: bool
+) -> None:
+    used, ready = Used(), threading.Event()
+    spark = FakeSpark(failures, slots, used)
+
+    def start(launch: Launch) -> FakeSpark:
+        while not (ready.wait(0.001) or launch.is_over):
+            pass
+        if not starts:
+            raise EngineError("Spark needs Java 17 or newer")
+        return spark
+
+    engine = HandOverEngine(slots, BackgroundStart(start), seconds=0.0)
+    work = _Work(splitting, used, ready, ready_after)
+    with ThreadPoolExecutor(len(sizes)) as runs:
+        results = list(runs.map(lambda size: _all(engine, work, Tasks(range(size), expected=size)), sizes))
+    engine.close()
+    for size, (found, ran_on) in zip(sizes, results, strict=True):
+        split = [task for task in range(size) if task in splitting]
+        assert found == Counter([*range(size), *(task + more for task in split for more in (1_000, 2_000))])
+        assert ran_on.total() == found.total()
+        assert starts or set(ran_on) <= {"local"}
+    assert used.most <= slots
+    failed = any(failures[: spark.waves])
+    assert len(engine.remarks) <= 1
+    assert not failed or "Spark was lost" in engine.remarks[0]
+    assert spark.is_closed or not (failed or spark.waves)
+
+
+def _slow(task: int, room: Room) -> Iterator[int]:
+    time.sleep(0.01)
+    yield task
+
+
+@pytest.mark.usefixtures("at_once")
+def test_little_work_starts_nothing() -> None:
+    started: list[Launch] = []
+    engine = HandOverEngine(2, BackgroundStart(lambda launch: started.append(launch)), seconds=5.0)
+    found, ran_on = _all(engine, _slow, Tasks(range(50), expected=50))
+    engine.close()
+    assert (found.total(), dict(ran_on), engine.name, started) == (50, {"local": 50}, "local", [])
+
+
+def test_a_pause_is_not_counted_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "MEASURED_SECONDS", 0.02)
+    paused = iter([1.0])
+
+    def gate(count: int) -> int:
+        time.sleep(next(paused, 0.0))
+        return count
+
+    started: list[Launch] = []
+    engine = HandOverEngine(2, BackgroundStart(lambda launch: started.append(launch)), seconds=5.0)
+    assert _all(engine, _slow, Tasks(range(50), gate, expected=50))[0].total() == 50
+    engine.close()
+    assert not started
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("idle", "seconds", "starts"), [(0.1, 0.01, False), (1.0, 0.01, True), (0.1, 0.0, True)])
+def test_spark_starts_if_cores_are_idle(
+    idle: float, seconds: float, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IdleCores, "now", lambda self: idle)
+    spark = FakeSpark()
+    engine = HandOverEngine(2, BackgroundStart(lambda launch: spark), seconds=seconds)
+    found, ran_on = _all(engine, _slow, Tasks(range(60), expected=60))
+    engine.close()
+    assert (found.total(), "spark" in ran_on, spark.is_closed) == (60, starts, starts)
+
+
+def test_idle_cores_are_counted() -> None:
+    idle = IdleCores()
+    time.sleep(0.05)
+    assert 0 <= idle.now() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_start_that_is_not_needed_any_more_is_ended() -> None:
+    ended = threading.Event()
+
+    def start(launch: Launch) -> FakeSpark:
+        while not launch.is_over:
+            time.sleep(0.001)
+        ended.set()
+        raise EngineError("the start of Spark was ended")
+
+    engine = HandOverEngine(2, BackgroundStart(start), seconds=0.0)
+    assert _all(engine, _slow, Tasks(range(10), expected=10))[0].total() == 10
+    engine.close()
+    assert ended.is_set()
+    assert not engine.remarks
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_java_process_that_is_used_is_not_killed_at_the_end() -> None:
+    spark, launches = FakeSpark(), list[Launch]()
+
+    def start(launch: Launch) -> FakeSpark:
+        launches.append(launch)
+        return spark
+
+    engine = HandOverEngine(2, BackgroundStart(start), seconds=0.0)
+    _, ran_on = _all(engine, _slow, Tasks(range(40), expected=40))
+    engine.close()
+    assert ran_on["spark"]
+    assert [launch.is_over for launch in launches] == [False]
+    assert spark.is_closed
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("how", ["interrupt", "close"])
+def test_a_wave_ends_with_its_run(how: str) -> None:
+    spark = FakeSpark(["endless"])
+    engine = HandOverEngine(2, BackgroundStart(lambda launch: spark), seconds=0.0)
+    answers = engine.run(_slow, Tasks(range(100_000), expected=100_000))
+    if how == "close":
+        while not spark.began.is_set():
+            next(answers)
+        answers.close()  # type: ignore[attr-defined]
+    else:
+
+        def interrupt() -> None:
+            spark.began.wait(SOON)
+            engine.interrupt()
+
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(EngineError, match="killed"):
+            list(answers)
+    assert spark.interrupted.is_set()
+    engine.close()
+    assert (spark.waves, spark.is_closed) == (1, True)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_stop_request_ends_threads_and_spark() -> None:
+    spark = FakeSpark()
+
+    def gate(count: int) -> int:
+        if spark.waves:
+            raise Interrupted("stopped")
+        return count
+
+    engine = HandOverEngine(2, BackgroundStart(lambda launch: spark), seconds=0.0)
+    with pytest.raises(Interrupted):
+        _all(engine, _slow, Tasks(range(100_000), gate, expected=100_000))
+    engine.close()
+    assert spark.is_closed
+
+
+def test_a_wave_leaves_a_slot_to_other_runs() -> None:
+    permits = Permits(3)
+    with permits.used_by_run():
+        assert permits.take_most() == 3
+        permits.give_back(3)
+        with permits.used_by_run():
+            assert permits.take_most() == 2
+            assert not permits.has_free()
+            permits.take_one()
+            permits.give_back(3)
+
+
+def test_a_cluster_and_a_session_of_the_program_are_used_from_the_first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "start_session", lambda **options: object())
+    monkeypatch.setattr(choose, "use_this_python", lambda session: None)
+    monkeypatch.setattr(choose, "SparkEngine", lambda session, share, **options: FakeSpark())
+    chosen = {}
+    for name, settings_, session in (
+        ("auto", SparkSettings(), None),
+        ("session", SparkSettings(), object()),
+        ("large table", SparkSettings(local_rows=100), object()),
+        ("master", SparkSettings(master="spark://h:1"), None),
+        ("remote", SparkSettings(remote="sc://h"), None),
+        ("local", SparkSettings(engine="local"), None),
+        ("spark", SparkSettings(engine="spark"), None),
+        ("one slot", SparkSettings(slots=1), None),
+    ):
+        monkeypatch.setattr(choose, "existing_session", lambda session=session: session)
+        starter = EngineStarter(settings_, concurrency_factor=1.0, max_connections=0)
+        chosen[name] = type(starter.get_with_hand_over(100)).__name__
+        starter.close()
+    threads, cluster = "LocalEngine", "FakeSpark"
+    assert chosen == {
+        **{"auto": "HandOverEngine", "session": threads, "large table": cluster, "master": cluster},
+        **{"remote": cluster, "local": threads, "spark": cluster, "one slot": threads},
+    }
+
+
+def test_too_little_memory_is_a_reason_not_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_megabytes", lambda: 600)
+    # Another test of this process may have one.
+    monkeypatch.setattr(choose, "existing_session", lambda: None)
+    starter = EngineStarter(SparkSettings(local_seconds=0.0), concurrency_factor=1.0, max_connections=0)
+    monkeypatch.setattr(handover, "MEASURED_SECONDS", 0.0)
+    engine: Any = starter.get_with_hand_over(100)
+    found, _ = _all(engine, _slow, Tasks(range(40), expected=40))
+    starter.close()
+    assert found.total() == 40
+    assert engine.remarks == [
+        "Spark was not started, and threads of this process do all the work: Spark needs about 1,000 MB of memory, and"
+        " 600 MB are free"
+    ]

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -253,24 +253,37 @@ def test_a_java_process_that_is_used_is_not_killed_at_the_end() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("how", ["interrupt", "close"])
-def test_a_wave_ends_with_its_run(how: str) -> None:
+def test_a_wave_ends_when_the_runs_are_stopped() -> None:
     spark = FakeSpark(["endless"])
     engine = HandOverEngine(2, BackgroundStart(lambda launch: spark), seconds=0.0)
-    answers = engine.run(_slow, Tasks(range(100_000), expected=100_000))
-    if how == "close":
-        while not spark.began.is_set():
-            next(answers)
-        answers.close()  # type: ignore[attr-defined]
-    else:
 
-        def interrupt() -> None:
-            spark.began.wait(SOON)
-            engine.interrupt()
+    def interrupt() -> None:
+        spark.began.wait(SOON)
+        engine.interrupt()
 
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(EngineError, match="killed"):
-            list(answers)
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(EngineError, match="killed"):
+        list(engine.run(_slow, Tasks(range(100_000), expected=100_000)))
+    engine.close()
+    assert (spark.waves, spark.is_closed) == (1, True)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_ctrl_c_ends_a_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSpark(["endless"])
+
+    def wait_for(futures: list[Future[Any]], return_when: str) -> tuple[set[Future[Any]], set[Future[Any]]]:
+        while True:
+            done, left = wait(futures, timeout=0.01, return_when=return_when)
+            if spark.began.is_set():
+                raise KeyboardInterrupt
+            if done:
+                return done, left
+
+    monkeypatch.setattr(handover, "wait_for", wait_for)
+    engine = HandOverEngine(2, BackgroundStart(lambda launch: spark), seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.run(_slow, Tasks(range(100_000), expected=100_000)))
     assert spark.interrupted.is_set()
     engine.close()
     assert (spark.waves, spark.is_closed) == (1, True)

@@ -80,7 +80,7 @@ class FakeSpark:
         self.used.add(-slots)
         if failure == "after":
             raise EngineError("the Spark job failed")
-        return complete(with_marks[: -1 if failure == "incomplete" else None], sum(map(len, deals)))
+        return complete(with_marks[: -2 if failure == "incomplete" else None], sum(map(len, deals)))
 
     def interrupt_wave(self, tag: str) -> None:
         self.interrupted.set()

@@ -16,13 +16,13 @@ from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.sync import ending, status
 from trueup.verbs.sync import run as path
-from trueup.verbs.sync.accept import accept
 from trueup.verbs.sync.ending import Dropped
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.status import SyncStatus
 from trueup.verbs.sync.totals import Totals, Until
 from trueup.verbs.sync_ddl import apply_ddl, change_tables
+from trueup.verbs.sync_ddl.accept import accept
 from trueup.verbs.sync_ddl.apply_ddl import Applied
 from trueup.verbs.sync_ddl.change import Differences
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 MEASURED_SECONDS = 1.0
 # Less work than this stays on threads, also when Spark is ready.
 WORTH_SECONDS = 2.0
-# Spark is started if at least so many cores were idle.
+# Spark is started if at least this many cores were idle.
 _IDLE_CORES = 0.5
 # Spark ends the Python workers of a job within this time.
 _END_SECONDS = 10.0

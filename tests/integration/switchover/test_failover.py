@@ -19,8 +19,8 @@ from trueup.verbs.switchover.fence import Fence
 from trueup.verbs.switchover.finish import finish
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.status import status, status_text
-from trueup.verbs.sync.accept import accept
 from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync_ddl.accept import accept
 
 WRITE = "DELETE FROM visits"
 

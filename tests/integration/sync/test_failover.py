@@ -17,8 +17,8 @@ from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
 from trueup.verbs.sync import round as rounds
 from trueup.verbs.sync import state
-from trueup.verbs.sync.accept import accept as accept_sync
 from trueup.verbs.sync_ddl import change_tables
+from trueup.verbs.sync_ddl.accept import accept as accept_sync
 
 LOST = "went back .a failover to a standby that was behind, or a restore."
 

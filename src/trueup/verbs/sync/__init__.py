@@ -8,8 +8,8 @@ cannot be synced at present), `changelog` (which keys were touched), `state` (ho
 other), `target_schema` (the objects of the source, and `--create-schema`), `snapshot_copy` and `copy` (all rows once),
 `reshaped` (tables that are changed meanwhile), `link` (the open sessions of a sync), `runner` (which kind of round
 fits), `round` (a small round), `large` (a round over tasks), `following` (rounds while tables are changed), `totals`
-(when rounds end, and their sum), `status`, `ending` (stop and drop), `accept` (continue after a restore), `turn` (make
-room for a rehearsal), `text` (plan and status as text).
+(when rounds end, and their sum), `status`, `ending` (stop and drop), `turn` (make room for a
+rehearsal), `text` (plan and status as text).
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def _without_hashes(difference: dict[str, Any]) -> dict[str, Any]:
 def _comparable(report: dict[str, Any]) -> dict[str, Any]:
     """Return a report without times, paths and random values."""
     summary = dict(report["summary"])
-    for key in ("task_id", "start_time", "end_time", "time_taken", "engine", "concurrency_factor"):
+    for key in ("task_id", "start_time", "end_time", "time_taken", "engine", "ran_on", "concurrency_factor"):
         del summary[key]
     proof = {key: report["proof"][key] for key in ("digest", "one_snapshot_a_node", "long_value")}
     diffs = {
@@ -226,7 +226,7 @@ def expected(run: Run) -> dict[str, Any]:
 
 def _check(ran: Ran, expected: dict[str, Any]) -> None:
     assert ran.code == 1, ran.output
-    assert ran.report["summary"]["engine"] == "spark"
+    assert (ran.report["summary"]["engine"], [*ran.report["summary"]["ran_on"]]) == ("spark", ["spark"])
     assert _comparable(ran.report) == _comparable(expected)
 
 

@@ -74,7 +74,7 @@ def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Se
         assert "Switchover n1 → n2" in text
         assert SECRET not in text
     old.execute("REVOKE DELETE ON visits FROM CURRENT_USER")
-    closed = cli(*rehearse, "--accept-schema", "grants:*")
+    closed = cli(*rehearse, "--accept-schema", "grants:*,role:*")
     assert (closed.code, "delete rows of public.visits on n1" in closed.err) == (2, True), closed.err
     old.execute("GRANT DELETE ON visits TO CURRENT_USER")
     assert sum("NOT READY" in page.read_text(encoding="utf-8") for page in Path("reports").iterdir()) == 1

@@ -169,14 +169,19 @@ def lock_checked(
     """Lock a table before a transaction writes to it, and raise CheckFailed if its owner has added code since a check.
 
     The lock comes first: no other session can create or enable a trigger, a rule, a default value or a constraint until
-    the end of the transaction, or rename the schema. Return a fingerprint of the code, for `known` of later calls
+    the end of the transaction, or rename the schema. Return a fingerprint of the code, for `known` of later calls,
     which are faster; None, and no lock, for a role without superuser rights.
     """
-    if not one_value(connection.execute(load("trueup.db", "foreign_code.sql")["is_superuser"])):
+    is_superuser, role, may_lock = one_row(connection.execute(load("trueup.db", "foreign_code.sql")["writer"]))
+    if not is_superuser:
         return None
     values = {"schemas": [schema], "tables": [table], "writes": True, "silenced": silenced}
     # The table is written by its name: no lock on it keeps its schema from being renamed.
+    if not may_lock:
+        connection.execute("SET LOCAL ROLE NONE")
     connection.execute(load("trueup.db", "foreign_code.sql")["lock_schema"], {"schema": schema})
+    if not may_lock:
+        connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
     locked: set[str] = set()
     others = {sql.Identifier(schema, table).as_string(connection)}
     while others - locked:

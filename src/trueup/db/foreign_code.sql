@@ -2,6 +2,11 @@
 -- Code can go back from the role that was set to the one that logged in.
 SELECT coalesce(bool_or(r.rolsuper), false) FROM pg_roles r WHERE r.rolname IN (current_user, session_user)
 
+-- name: writer
+-- Whether the session is a superuser's, the role that was set, and whether that one is a superuser.
+SELECT coalesce(bool_or(r.rolsuper), false), current_user, coalesce(bool_or(r.rolsuper) FILTER (WHERE r.rolname = current_user), false)
+  FROM pg_roles r WHERE r.rolname IN (current_user, session_user)
+
 -- name: has_functions
 -- Whether roles that are not superusers own any function. A role that does not exist any more is not a superuser.
 SELECT EXISTS (SELECT FROM pg_proc f WHERE f.proowner NOT IN (SELECT r.oid FROM pg_roles r WHERE r.rolsuper))

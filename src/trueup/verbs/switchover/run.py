@@ -29,7 +29,12 @@ TASK_TYPES = {EXECUTE: "SWITCHOVER", ROLLBACK: "SWITCHOVER_BACK", REHEARSE: "SWI
 
 def move(request: SwitchoverRequest, action: str, *, store: TaskStore, progress: Progress) -> Outcome:
     """Move the applications over, rehearse that, or complete an earlier call that was killed after its decision."""
-    request = request.identified()
+    unreachable = None
+    try:
+        request = request.identified()
+    except NodeError as error:
+        # Nothing is moved then, but the other database may know that it is in use.
+        request, unreachable = request.identified(both=False), error
     route = request.route(action)
     context = {"sync": request.sync, "from": route.source.name, "to": route.target.name, "proof": request.proof}
     with open_task(
@@ -41,7 +46,7 @@ def move(request: SwitchoverRequest, action: str, *, store: TaskStore, progress:
         outcome = document.begin(request, route, task.task_id)
         phases = Phases()
         try:
-            outcome = _move(request, route, outcome, phases, task, progress)
+            outcome = _move(request, route, outcome, phases, task, progress, unreachable)
         except TrueupError as error:
             document.write_failed(outcome, request.report_dir, phases, error, is_decided=bool(task.written))
             raise
@@ -52,10 +57,18 @@ def move(request: SwitchoverRequest, action: str, *, store: TaskStore, progress:
 
 @environment_errors()
 def _move(
-    request: SwitchoverRequest, route: Route, outcome: Outcome, phases: Phases, task: OpenTask, progress: Progress
+    request: SwitchoverRequest,
+    route: Route,
+    outcome: Outcome,
+    phases: Phases,
+    task: OpenTask,
+    progress: Progress,
+    unreachable: NodeError | None,
 ) -> Outcome:
     with ExitStack() as stack:
         try:
+            if unreachable:
+                raise unreachable
             fence = Fence(route.source)
         except NodeError as error:
             if done := decision.known_to_target(request, route, error):

@@ -149,12 +149,20 @@ DECLARE
     parent text;
     superusers oid[] := ARRAY(SELECT r.oid FROM pg_roles r WHERE r.rolsuper);
     is_superuser boolean := EXISTS (SELECT FROM pg_roles r WHERE r.rolsuper AND r.rolname IN (current_user, session_user));
+    role name := current_user;
 BEGIN
     IF cardinality(written) > 0 AND is_superuser THEN
-        -- No lock on a table keeps its schema from being renamed, so that another table gets its name.
+        -- No lock on a table keeps its schema from being renamed, so that another table gets its name. The role that
+        -- was set may not lock it; code that it runs could go back to the superuser.
+        IF current_user::regrole <> ALL (superusers) THEN
+            SET LOCAL ROLE NONE;
+        END IF;
         PERFORM FROM pg_namespace n
           WHERE n.oid IN (SELECT c.relnamespace FROM unnest(written) w JOIN pg_class c ON c.oid = to_regclass(w))
             AND n.nspowner <> ALL (superusers) ORDER BY n.oid FOR SHARE OF n;
+        IF current_user <> role THEN
+            EXECUTE format('SET LOCAL ROLE %I', role);
+        END IF;
     END IF;
     IF cardinality(written) > 0 THEN
         EXECUTE format('LOCK TABLE %s IN ROW EXCLUSIVE MODE', array_to_string(written, ', '));

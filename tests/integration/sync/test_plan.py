@@ -156,6 +156,29 @@ def test_a_role_that_owns_the_tables_is_enough(pair: Pair, caplog: pytest.LogCap
         pair.source.execute(f"DROP ROLE {role}")
 
 
+def test_a_superuser_that_takes_the_role_of_the_owner(pair: Pair) -> None:
+    """Its sessions may not see when they began, and may not lock schemas, but code can make them superusers again."""
+    role = f"owner_{pair.source.name}"
+    pair.source.execute(f"CREATE ROLE {role}")
+    try:
+        for database in (pair.source, pair.target):
+            database.execute(
+                f"GRANT CREATE ON DATABASE {database.name} TO {role}; CREATE SCHEMA AUTHORIZATION {role};"
+                f" SET ROLE {role}; CREATE TABLE {role}.t (id int PRIMARY KEY)"
+            )
+        uris = [f"{database.uri}?options=-crole%3D{role}" for database in (pair.source, pair.target)]
+        owned = make_pair(pair.source, pair.target, source_uri=uris[0], target_uri=uris[1])
+        owned.start()
+        owned.source.execute(f"INSERT INTO {role}.t VALUES (1), (2)")
+        assert owned.run().keys == 2
+        owned.check_equal([f"{role}.t"])
+        owned.drop()
+    finally:
+        for database in (pair.source, pair.target):
+            database.execute(f"DROP OWNED BY {role} CASCADE")
+        pair.source.execute(f"DROP ROLE {role}")
+
+
 def _run_as_owner(owned: Pair, owner: str, caplog: pytest.LogCaptureFixture) -> None:
     # A cycle without a deferrable or nullable key is refused by name, and a trigger that would fire and that the role
     # cannot disable.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 # Increased with every change of the folder sql that changes what is in a database.
-VERSION = 7
+VERSION = 8
 # Settings of the functions that evaluate keys, predicates and routings: what is captured must not depend on the session
 # that writes. Sessions of trueup have the same values, see PINNED in trueup.db.node.
 SETTINGS: LiteralString = (
@@ -50,6 +50,7 @@ MIGRATIONS: dict[int, LiteralString] = {
     " ADD COLUMN IF NOT EXISTS incomplete_at timestamptz",
     7: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS max_bytes bigint;"
     " ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS row_id text",
+    8: "ALTER TABLE @schema@.holders ALTER COLUMN since DROP NOT NULL",
 }
 
 

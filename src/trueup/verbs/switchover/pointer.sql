@@ -239,7 +239,7 @@ SELECT a.pid, a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_p
 
 -- name: end_session
 -- No rows: the session has ended.
-SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = %(pid)s AND a.backend_start = %(since)s
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = %(pid)s AND coalesce(a.backend_start = %(since)s, true)
 
 -- name: guarded_now
 UPDATE trueup.switchover

@@ -116,7 +116,8 @@ CREATE TABLE IF NOT EXISTS @schema@.holders (
     partition integer NOT NULL,
     -- The session, while it exists: a later process may have the same number.
     pid integer NOT NULL,
-    since timestamptz NOT NULL,
+    -- NULL: the role that the session has set may not see when its own session began.
+    since timestamptz,
     PRIMARY KEY (tube, partition)
 );
 COMMENT ON TABLE @schema@.holders IS

@@ -58,6 +58,7 @@ bench: install
 	@$(BIN)/python bench/tube.py
 	@$(BIN)/python bench/switchover.py
 	@$(BIN)/python bench/repair.py
+	@$(BIN)/python bench/handover.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

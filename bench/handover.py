@@ -1,10 +1,11 @@
 """Compare `--engine auto` with `--engine local`: when Spark takes over, and what that costs or saves.
 
     .venv/bin/python bench/handover.py [--cases 1000000:none,10000000:none,20000000:none,10000000:1%] [--repeat 3]
-                                       [--seconds 10] [--output FILE]
+                                       [--only NAME,…] [--seconds 10] [--output FILE]
 
-The tables are those of `bench/diff.py`. Both contestants run in turn, in one run. Other work on the machine changes the
-elapsed time, so the processor time is given too: of the command with its children, and of the server for it.
+The tables are those of `bench/diff.py`. The contestants run in turn, in one run. Other work on the machine changes the
+elapsed time, so the processor time is given too: of the command with its children, and of the server for it. The
+class-data archive of Java is made before, as the first run of a user does.
 """
 
 from __future__ import annotations
@@ -16,19 +17,31 @@ import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 import psutil
-from diff import SETTINGS, databases
+from diff import SETTINGS, databases, environment
 from machine import machine, measure
 
 import trueup
+from trueup.config.settings import SparkSettings
+from trueup.engine.archive import archive_for
+from trueup.engine.java import find_java
 from trueup.testing.postgres import Database, Server
 
+# The engine of a contestant, and its settings. "At once": Spark is started after the first second, whatever is left.
+CONTESTANTS: dict[str, tuple[str, dict[str, str]]] = {
+    "local": ("local", {}),
+    "auto": ("auto", {}),
+    "auto at once": ("auto", {"TRUEUP__SPARK__LOCAL_SECONDS": "0"}),
+    "spark": ("spark", {}),
+}
 _EVERY = 0.1
+_ARCHIVE_SECONDS = 600.0
 
 
 @dataclass
@@ -93,21 +106,17 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def run(server: Server, nodes: tuple[Database, Database], engine: str, seconds: float, runs: Runs, count: int) -> None:
+def run(server: Server, nodes: tuple[Database, Database], contestant: str, runs: Runs, count: int) -> None:
     """Run `trueup diff` once."""
-    left, right = nodes
+    engine, settings = CONTESTANTS[contestant]
     command = [sys.executable, "-m", "trueup", "diff", "public.orders", "--engine", engine, "--json", "-q"]
-    command += ["--node", f"a={left.uri}", "--node", f"b={right.uri}"]
+    command += ["--node", f"a={nodes[0].uri}", "--node", f"b={nodes[1].uri}"]
     with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "TRUEUP_TASKS_DB": f"{folder}/tasks.db",
-            "TRUEUP__SPARK__LOCAL_SECONDS": str(seconds),
-        }
+        place = Path(folder) / "run"
         assert server.pid is not None
         own = Processor(psutil.Process(), besides=server.pid)
         with Processor(psutil.Process(server.pid)) as server_time, own as own_time:
-            measured = measure(command, Path(folder) / "run", 1800, environment)
+            measured = measure(command, place, 1800, {**environment(place), **settings})
         if measured.code not in (0, 1):
             raise SystemExit(measured.errors)
         result = json.loads(measured.out.read_text())
@@ -119,41 +128,74 @@ def run(server: Server, nodes: tuple[Database, Database], engine: str, seconds: 
     runs.server.append(server_time.seconds)
     runs.peak.append(measured.peak)
     runs.ran_on.append(result["ran_on"])
+    show(
+        f"{contestant}: {measured.seconds:.1f} s, {own_time.seconds:.1f} + {server_time.seconds:.1f} CPU s, {result['ran_on']}"
+    )
 
 
-def case_lines(server: Server, case: str, repeat: int, seconds: float) -> Iterator[str]:
+def case_lines(server: Server, case: str, chosen: Sequence[str], repeat: int) -> Iterator[str]:
     """Run one case; yield the lines of its table."""
     rows, drift = case.split(":")
+    show(case)
+    all_runs = {contestant: Runs() for contestant in chosen}
     with databases(server, int(rows), [drift]) as cases:
         for _, count, left, right in cases:
-            all_runs = {"local": Runs(), "auto": Runs()}
             for node in (left, right):
                 node.execute("SELECT count(o::text) FROM public.orders o")
             for _ in range(repeat):
-                for engine, runs in all_runs.items():
-                    run(server, (left, right), engine, seconds, runs, count)
-    base = statistics.median(all_runs["local"].seconds)
-    for engine, runs in all_runs.items():
+                for contestant, runs in all_runs.items():
+                    run(server, (left, right), contestant, runs, count)
+    base = statistics.median(all_runs[chosen[0]].seconds)
+    for contestant, runs in all_runs.items():
         shares = [ran_on.get("spark", 0) / sum(ran_on.values()) for ran_on in runs.ran_on]
         yield (
-            f"| {int(rows):,}, {drift} different | {engine} | {statistics.median(runs.seconds):.1f} |"
+            f"| {int(rows):,}, {drift} different | {contestant} | {statistics.median(runs.seconds):.1f} |"
             f" {statistics.median(runs.seconds) / base:.2f} | {statistics.median(runs.own):.1f} |"
             f" {statistics.median(runs.server):.1f} | {max(runs.peak) // 2**20:,} | {statistics.median(shares):.0%} |"
         )
+
+
+def wait_for_archive() -> None:
+    """Make the class-data archive, unless there is one: otherwise the first run would make it during the next ones."""
+    java = find_java()
+    archive = archive_for(java, {})
+    if archive is None or archive.is_ready():
+        return
+    before = dict(os.environ)
+    os.environ["JAVA_HOME"] = str(java)
+    archive.start_making()
+    os.environ.clear()
+    os.environ.update(before)
+    end = time.monotonic() + _ARCHIVE_SECONDS
+    while not archive.is_ready():
+        if time.monotonic() > end:
+            raise SystemExit("the class-data archive was not made")
+        time.sleep(1)
+
+
+def show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="1000000:none,10000000:none,20000000:none,10000000:1%")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="spark.local_seconds")
+    parser.add_argument("--only", default="local,auto,auto at once", help="contestants; the first is the base")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("RESULTS-handover.md"))
+    parser.add_argument("--seconds", type=float, default=SparkSettings().local_seconds, help="local_seconds of auto")
     arguments = parser.parse_args()
+    CONTESTANTS["auto"][1]["TRUEUP__SPARK__LOCAL_SECONDS"] = str(arguments.seconds)
+    chosen = arguments.only.split(",")
+    if unknown := set(chosen) - set(CONTESTANTS):
+        raise SystemExit(f"--only {', '.join(sorted(unknown))}: known are {', '.join(CONTESTANTS)}")
+    wait_for_archive()
     text = [
         "# Threads, and Spark after them",
         "",
         f"{datetime.now(timezone.utc):%Y-%m-%d}; {machine()}.",
-        f"trueup {trueup.__version__}; `spark.local_seconds` = {arguments.seconds:g}; medians of {arguments.repeat} runs, in turn.",
+        f"trueup {trueup.__version__}; `local_seconds` = {arguments.seconds:g}; medians of {arguments.repeat} runs, in turn.",
         "Written by `bench/handover.py`; see there what is counted. Processor: seconds of the command, and of the server.",
         "",
         "| rows | engine | seconds | / local | processor | of the server | peak MB | blocks on Spark |",
@@ -161,8 +203,8 @@ def main() -> None:
     ]
     with Server.start(name="bench", settings=SETTINGS) as server:
         for case in arguments.cases.split(","):
-            text += case_lines(server, case, arguments.repeat, arguments.seconds)
-    arguments.output.write_text("\n".join(text) + "\n", encoding="utf-8")
+            text += case_lines(server, case, chosen, arguments.repeat)
+            arguments.output.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ from trueup.engine import choose, handover
 from trueup.engine.local import answers_of
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
+from trueup.errors import Interrupted
 from trueup.report.text import summary
+from trueup.store import TaskStore
 from trueup.testing.processes import wait_until
 
 if TYPE_CHECKING:
@@ -37,10 +39,11 @@ TABLE = """
 DRIFT = "UPDATE items SET name = 'x' WHERE id % 97 = 0; DELETE FROM items WHERE id % 499 = 0"
 BLOCKS: dict[str, Any] = {"block_size": 50, "compare_unit_size": 10, "override_block_size": True}
 LOCK = 4711
-# While the test has the lock, a statement that hashes rows waits for each row; others do not wait.
+# While the test has the lock, a statement that hashes rows waits for each row: a short time in the first blocks, so
+# that the rate is known soon, and a longer time in the others. Other statements do not wait.
 WAITING = (
     "current_query() NOT LIKE '%hash_' || 'record%' OR pg_try_advisory_xact_lock_shared(4711)"
-    " OR pg_sleep(0.03) IS NOT NULL"
+    " OR pg_sleep(CASE WHEN id <= 200 THEN 0.01 ELSE 0.1 END) IS NOT NULL"
 )
 FUNCTIONS = "pg_sleep,current_query,pg_try_advisory_xact_lock_shared"
 
@@ -72,6 +75,26 @@ def handed_over(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "answers_of", limited)
 
 
+class Stopping:
+    """Progress that is interrupted after some blocks."""
+
+    def __init__(self, blocks: int) -> None:
+        self._left = blocks
+
+    def stage(self, name: str, total: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def wait(self, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
+        self._left -= steps if rows else 0
+        if self._left < 0:
+            raise KeyboardInterrupt
+
+
 class Sessions:
     """The largest number of sessions that runs have with a node at the same time."""
 
@@ -101,7 +124,7 @@ def test_one_result_of_both_engines(
     handed_over: None, databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
 ) -> None:
     nodes = databases(2)
-    on_all(nodes, TABLE)
+    on_all(nodes, TABLE.replace("2000", "1000"))
     nodes[1].execute(DRIFT)
     local = compare(nodes, "items", **BLOCKS)
     with Sessions(nodes[0]) as sessions:
@@ -122,6 +145,20 @@ def test_one_result_of_both_engines(
     assert report_of(both)["summary"]["ran_on"] == both.ran_on
     assert not both.remarks
     assert sessions.most <= 3
+    # Ctrl-C after the hand-over: the rest is compared by a resumed run, and nothing twice.
+    with pytest.raises(Interrupted):
+        compare(nodes, "items", engine="auto", progress=Stopping(local.blocks // 2), **BLOCKS)
+    with TaskStore() as store:
+        task = store.list()[0]
+    addresses = {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+    resumed = trueup.resume(task.task_id, nodes=addresses)
+    assert (resumed.pairs, resumed.rows, resumed.blocks, resumed.verdict) == (
+        local.pairs,
+        local.rows,
+        local.blocks,
+        "DIFFER",
+    )
+    assert 0 < sum(resumed.ran_on.values()) <= local.blocks // 2
 
 
 def test_many_tables(handed_over: None, databases: Databases, on_all: OnAll) -> None:

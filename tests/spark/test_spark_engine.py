@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,9 @@ import pytest
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Failure, Room, Tasks
-from trueup.errors import QueryError
+from trueup.errors import EngineError, QueryError
 from trueup.report.model import DiffResult
+from trueup.testing.processes import wait_until
 
 if TYPE_CHECKING:
     # Workers load this module, and do not have the package.
@@ -84,6 +87,25 @@ def _die_once(task: str, room: Room) -> Iterator[str]:
 def test_a_killed_worker_is_replaced_and_its_tasks_run_again(spark: Spark, tmp_path: Path) -> None:
     marks = [str(tmp_path / str(number)) for number in range(2)]
     assert sorted(SparkEngine(spark, Share(), owned=False).run(_die_once, Tasks(marks))) == marks
+
+
+def _stay(task: str, room: Room) -> Iterator[str]:
+    Path(task).touch()
+    time.sleep(120)
+    yield task
+
+
+def test_a_wave_that_is_ended_leaves_no_task_running(spark: Spark, tmp_path: Path) -> None:
+    engine = SparkEngine(spark, Share(), owned=False)
+    mark = tmp_path / "began"
+    with ThreadPoolExecutor(1) as threads:
+        wave = threads.submit(engine.wave, _stay, [(str(mark),)], "trueup-ended")
+        assert wait_until(mark.exists, 60)
+        engine.interrupt_wave("trueup-another")
+        engine.interrupt_wave("trueup-ended")
+        with pytest.raises(EngineError):
+            wave.result(60)
+    assert sorted(engine.run(_double, Tasks(range(3)))) == [0, 2, 4]
 
 
 def test_spark_and_threads_report_the_same(

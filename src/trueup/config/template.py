@@ -99,8 +99,7 @@ TEMPLATE = """\
 #master = ""
 # A Spark Connect server (sc://host:15002); set a master or a remote, not both.
 #remote = ""
-# With "auto", tables with fewer estimated rows are copied in this process, and compared in it if the program has a
-# Spark session.
+# With "auto", tables with fewer estimated rows are copied in this process.
 #local_rows = 100_000_000
 # With "auto", Spark is started for a comparison when the rest of it is expected to take more seconds than this and
 # cores of this machine are idle; 0: always.

@@ -20,6 +20,9 @@ class Closable(Protocol):
 
 S = TypeVar("S", bound=Closable)
 
+# Java ends within this time, unless it hangs.
+END_SECONDS = 10.0
+
 
 class BackgroundStart(Generic[S]):
     """Calls `start` once in a thread, when `begin` is called."""
@@ -55,8 +58,12 @@ class BackgroundStart(Generic[S]):
         if self._thread is not None:
             if not self._future.done():
                 self._launch.end()
-            self._thread.join()
-            if self._future.exception() is None:
+                self._thread.join(END_SECONDS)
+                if self._thread.is_alive():
+                    self._launch.kill()
+            # What does not end then, ends with this process.
+            self._thread.join(END_SECONDS)
+            if self._future.done() and self._future.exception() is None:
                 self._future.result().close()
 
     def _run(self, prepare: Callable[[S], object]) -> None:

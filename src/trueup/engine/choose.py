@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# With "auto", a session of the program is used from the first task of tables with this many rows: there is no start to
+# wait for. Smaller ones take less time than the first jobs of a session.
+SESSION_ROWS = 2_000_000
+
+
 def uses_spark(settings: SparkSettings, rows: int) -> bool:
     """Whether a table of this many rows is compared on Spark."""
     if settings.engine != "auto":
@@ -65,11 +70,10 @@ class EngineStarter:
         settings = self._settings
         slots = self._share.of(cores_here())
         with self._lock:
-            if self._spark is not None or self._session is not None or settings.engine != "auto" or slots < 2:
-                hands_over = False
-            else:
-                hands_over = not uses_spark(settings, rows=0)
-            if hands_over:
+            is_free = settings.engine == "auto" and self._spark is None
+            if is_free and self._session is not None and rows >= SESSION_ROWS:
+                self._begin()
+            elif is_free and self._session is None and slots > 1 and not uses_spark(settings, rows=0):
                 if self._hand_over is None:
                     self._hand_over = HandOverEngine(
                         slots,

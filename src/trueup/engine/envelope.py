@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES = 512 * 1024
-# As a worker packs it.
-_FINISHED = pickle.dumps(Finished(), pickle.HIGHEST_PROTOCOL)
+# The mark, as a worker packs it.
+FINISHED = pickle.dumps(Finished(), pickle.HIGHEST_PROTOCOL)
 
 
 class Slice:
@@ -63,14 +63,12 @@ def _unpacked(contents: bytes) -> Any:
     return pickle.loads(zlib.decompress(contents))
 
 
-def complete(results: Sequence[bytes], tasks: int) -> list[bytes]:
-    """Return the packed answers of this many tasks without Finished; raise if a task is not finished or was refused."""
-    answers = [result for result in results if result != _FINISHED]
-    for answer in answers:
-        if answer.startswith(REFUSED.encode()):
-            opened(answer)
-    check_finished(len(results) - len(answers), tasks)
-    return answers
+def check_complete(results: Sequence[bytes], tasks: int) -> None:
+    """Raise if one of this many tasks is not finished, or was refused."""
+    for result in results:
+        if result.startswith(REFUSED.encode()):
+            opened(result)
+    check_finished(results.count(FINISHED), tasks)
 
 
 def opened(result: bytes) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from trueup.db.reader import close_idle
 from trueup.engine.background import BackgroundStart
-from trueup.engine.envelope import opened
+from trueup.engine.envelope import FINISHED, opened
 from trueup.engine.local import answers_of
 from trueup.engine.permits import Permits
 from trueup.engine.slots import IdleCores
@@ -47,7 +47,7 @@ class Waves(Protocol):
         """Prepare for this work."""
 
     def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str) -> list[bytes]:
-        """Return the packed answers of all tasks, or raise."""
+        """Return the packed answers of all tasks, each with its mark, or raise."""
         ...
 
     def interrupt_wave(self, tag: str) -> None:
@@ -192,7 +192,7 @@ class HandOverEngine:
             del run.on_threads[future]
             run.tasks.ran_on = "local"
             yield from future.result()
-            run.finished(1)
+            run.finished()
             return
         wave, run.wave = run.wave, None
         try:
@@ -205,8 +205,10 @@ class HandOverEngine:
             return
         run.tasks.ran_on = "spark"
         for result in results:
-            yield opened(result)
-        run.finished(len(wave.tasks))
+            if result == FINISHED:
+                run.finished()
+            else:
+                yield opened(result)
 
     def _lose(self, waves: Waves, error: Exception) -> None:
         """Use no more Spark: a wave has failed, and not one of its tasks."""
@@ -277,9 +279,10 @@ class _Run(Generic[T]):
         waiting = [future for future in self.on_threads if future.cancel()]
         self.tasks.put_back([self.on_threads.pop(future) for future in waiting])
 
-    def finished(self, tasks: int) -> None:
-        """Count finished tasks."""
-        self._finished += tasks
+    def finished(self) -> None:
+        """Count a finished task."""
+        self._finished += 1
+        self.tasks.finished()
 
     def rate(self) -> float:
         """Return the tasks per second."""

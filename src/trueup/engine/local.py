@@ -35,6 +35,7 @@ class LocalEngine:
                 done, running = wait_for(running, FIRST_COMPLETED)
                 for future in done:
                     yield from future.result()
+                    tasks.finished()
         finally:
             for future in running:
                 future.cancel()

@@ -16,8 +16,8 @@ from trueup.errors import EngineError
 _NEW_OBJECTS = 1_000_000
 # What Spark and two Python workers use; a machine with less would end processes, maybe this one.
 _SPARK_MB = 1_000
-# Of a container: its limit, and what is used of it.
-_CGROUP = Path("/sys/fs/cgroup")
+# Of a container: its limits, and what is used of them.
+CGROUP = Path("/sys/fs/cgroup")
 
 _lock = threading.Lock()
 _before = gc.get_threshold()
@@ -38,10 +38,10 @@ def free_megabytes() -> int:
     """Return the memory that processes can get, within the limit of the container."""
     free = psutil.virtual_memory().available
     with suppress(OSError, ValueError):
-        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         if limit != "max":
             # Pages of files are counted as used, and given up when they are needed.
-            pages = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+            pages = re.search(r"^inactive_file (\d+)$", (CGROUP / "memory.stat").read_text(), re.MULTILINE)
             free = min(free, int(limit) - int(used) + int(pages[1] if pages else 0))
     return max(0, int(free)) // 2**20
 

@@ -74,6 +74,12 @@ class Launch:
             if self._process is not None and self._process.poll() is None:
                 self._process.terminate()
 
+    def kill(self) -> None:
+        """Kill a Java process that did not end."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                self._process.kill()
+
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Keep the process that PySpark starts in the block: its function returns it only when Java responds."""

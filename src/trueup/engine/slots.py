@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
+
+from trueup.engine.memory import CGROUP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,22 +45,50 @@ class Share:
 
 
 def cores_here() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use, within the limit of its container."""
+    return max(1, math.ceil(min(len(_allowed()), _container_cores())))
 
 
 class IdleCores:
-    """How many cores of this machine have had nothing to do since this object was made."""
+    """How many of the cores that this process may use have had nothing to do since this object was made."""
 
     def __init__(self) -> None:
-        self._before = psutil.cpu_times()
+        self._began = time.monotonic()
+        self._idle, self._used = _idle_seconds(), _container_seconds()
 
     def now(self) -> float:
         """Return the average number."""
-        spent = [after - before for after, before in zip(psutil.cpu_times(), self._before, strict=True)]
-        times = dict(zip(self._before._fields, spent, strict=True))
-        idle = times["idle"] + times.get("iowait", 0.0)
-        return float(idle / max(sum(spent), 0.001) * (psutil.cpu_count() or 1))
+        seconds = max(time.monotonic() - self._began, 0.001)
+        idle = (_idle_seconds() - self._idle) / seconds
+        left = _container_cores() - (_container_seconds() - self._used) / seconds
+        return max(0.0, min(idle, left))
+
+
+def _allowed() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _idle_seconds() -> float:
+    """Return the time for which the allowed cores had nothing to do, since the start of the machine."""
+    allowed, times = _allowed(), psutil.cpu_times(percpu=True)
+    idle = [core.idle + getattr(core, "iowait", 0.0) for number, core in enumerate(times) if number in allowed]
+    return float(sum(idle))
+
+
+def _container_cores() -> float:
+    """Return the limit of the container; without one, infinity."""
+    with suppress(OSError, ValueError):
+        limit, period = (CGROUP / "cpu.max").read_text().split()
+        if limit != "max":
+            return int(limit) / int(period)
+    return math.inf
+
+
+def _container_seconds() -> float:
+    """Return the processor time that the container has used."""
+    with suppress(OSError, ValueError, IndexError):
+        return int((CGROUP / "cpu.stat").read_text().split("usage_usec ")[1].split()[0]) / 1e6
+    return 0.0
 
 
 class Cores:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trueup.engine.envelope import Slice, complete, opened
+from trueup.engine.envelope import Slice, check_complete, opened
 from trueup.engine.failures import failed_job
 from trueup.engine.jvm import stop_session
 from trueup.engine.slots import Cores, Share
@@ -64,7 +64,7 @@ class SparkEngine:
         size = self.slots * SLICES_PER_SLOT
         while wave := tasks.take(size):
             started = time.monotonic()
-            yield from without_marks(self._wave(work, wave), len(wave))
+            yield from without_marks(self._wave(work, wave), len(wave), at_mark=tasks.finished)
             seconds = max(time.monotonic() - started, 0.001)
             self._count()
             if len(wave) == size:
@@ -106,12 +106,12 @@ class SparkEngine:
         self._job(work, [()] * self.slots, keep=False)
 
     def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str) -> list[bytes]:
-        """Run one slice per deal, as one job; return the packed answers of all tasks, or raise.
+        """Run one slice per deal, as one job; return the packed answers of all tasks, with marks, or raise.
 
         The caller has the slots for it, and there may be other jobs at the same time. A slice closes its sessions.
         """
         try:
-            self.session.addTag(tag)
+            self.session.sparkContext.addJobTag(tag)
             batches = self._job(work, deals, keep=False)
         except EngineError:
             raise
@@ -119,13 +119,15 @@ class SparkEngine:
             raise failed_job(error) from error
         finally:
             with suppress(Exception):
-                self.session.removeTag(tag)
-        return complete([result.as_py() for batch in batches for result in batch], sum(map(len, deals)))
+                self.session.sparkContext.removeJobTag(tag)
+        results = [result.as_py() for batch in batches for result in batch]
+        check_complete(results, sum(map(len, deals)))
+        return results
 
     def interrupt_wave(self, tag: str) -> None:
         """End the job with this tag."""
         with suppress(Exception):
-            self.session.interruptTag(tag)
+            self.session.sparkContext.cancelJobsWithTag(tag)
 
     def interrupt(self) -> None:
         """End the running jobs."""

@@ -65,7 +65,8 @@ class Tasks(Generic[T]):
     """A queue of tasks: the first ones, which are read lazily, and those that are added while others run.
 
     Before tasks are taken, `gate(count)` returns how many may start; it may block, or raise to end the run. `expected`
-    is the number of the first tasks, as far as it is known. Only the thread that runs the queue uses it.
+    is the number of the first tasks, as far as it is known. Only the thread that runs the queue uses it. Engines
+    call `finished` for each task whose answers were all yielded.
     """
 
     def __init__(self, tasks: Iterable[T] = (), gate: Callable[[int], int] | None = None, *, expected: int = 0) -> None:
@@ -75,6 +76,8 @@ class Tasks(Generic[T]):
         self._expected = expected
         # The engine of the answer that was yielded last.
         self.ran_on = ""
+        # Tasks that were taken and are not finished.
+        self.under_way = 0
 
     @property
     def left(self) -> int:
@@ -88,6 +91,11 @@ class Tasks(Generic[T]):
     def put_back(self, tasks: Sequence[T]) -> None:
         """Return tasks that were taken and have no answers; they are taken next."""
         self._added.extendleft(reversed(tasks))
+        self.under_way -= len(tasks)
+
+    def finished(self, count: int = 1) -> None:
+        """Count tasks whose answers were all yielded."""
+        self.under_way -= count
 
     def take(self, count: int) -> list[T]:
         """Return the next tasks, at most `count`; none if the queue is empty now."""
@@ -98,6 +106,7 @@ class Tasks(Generic[T]):
             taken.append(self._added.popleft())
         first = list(islice(self._first, count - len(taken)))
         self._expected -= len(first)
+        self.under_way += len(taken) + len(first)
         return taken + first
 
     def rest(self) -> list[T]:
@@ -143,12 +152,13 @@ def perform(work: Work[T], task: T, room: Room) -> Iterator[Any]:
     yield Finished()
 
 
-def without_marks(results: Iterable[Any], tasks: int) -> Iterator[Any]:
+def without_marks(results: Iterable[Any], tasks: int, *, at_mark: Callable[[], object] = lambda: None) -> Iterator[Any]:
     """Yield the answers of this many tasks without Finished; raise if a task is not finished."""
     finished = 0
     for result in results:
         if isinstance(result, Finished):
             finished += 1
+            at_mark()
         else:
             yield result
     check_finished(finished, tasks)
@@ -157,7 +167,8 @@ def without_marks(results: Iterable[Any], tasks: int) -> Iterator[Any]:
 def check_finished(finished: int, tasks: int) -> None:
     """Raise if a task is not finished."""
     if finished != tasks:
+        what = f"{tasks - finished} of {tasks} tasks did not finish"
         raise EngineError(
-            f"{tasks - finished} of {tasks} tasks did not finish",
+            what if finished < tasks else f"{tasks} tasks have {finished} ends",
             cure="check the logs of the executors, and run the command again",
         )

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import pickle
+import signal
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trueup.config.settings import SparkSettings
-from trueup.engine import choose, handover, memory
+from trueup.engine import background, choose, handover, memory
 from trueup.engine.background import BackgroundStart
-from trueup.engine.choose import EngineStarter
-from trueup.engine.envelope import complete
+from trueup.engine.choose import SESSION_ROWS, EngineStarter
+from trueup.engine.envelope import check_complete
 from trueup.engine.handover import HandOverEngine
+from trueup.engine.local import LocalEngine
 from trueup.engine.permits import Permits
 from trueup.engine.session import Launch
 from trueup.engine.slots import IdleCores
 from trueup.engine.work import More, Room, Tasks, Work, perform
-from trueup.errors import EngineError, Interrupted
+from trueup.errors import EngineError, Interrupted, NodeError
+from trueup.task.compare.state import State
+from trueup.testing.processes import wait_until
+from trueup.verbs.diff.answers import answers
 
 SOON = 20.0
 
@@ -80,7 +87,9 @@ class FakeSpark:
         self.used.add(-slots)
         if failure == "after":
             raise EngineError("the Spark job failed")
-        return complete(with_marks[: -2 if failure == "incomplete" else None], sum(map(len, deals)))
+        results = with_marks[: -2 if failure == "incomplete" else None]
+        check_complete(results, sum(map(len, deals)))
+        return results
 
     def interrupt_wave(self, tag: str) -> None:
         self.interrupted.set()
@@ -171,6 +180,30 @@ def test_every_task_has_its_answers_exactly_once(
     assert spark.is_closed or not (failed or spark.waves)
 
 
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("failing", [0, 3, 400, 990])
+@pytest.mark.parametrize("name", ["local", "local+spark"])
+def test_what_a_stopped_run_has_not_compared_is_counted(name: str, failing: int) -> None:
+    def work(task: int, room: Room) -> Iterator[int]:
+        if task == failing:
+            raise NodeError("the server is gone", node="n1")
+        time.sleep(0.0002)
+        yield task
+
+    spark = FakeSpark()
+    both = HandOverEngine(3, BackgroundStart(lambda launch: spark), seconds=0.0)
+    engine = LocalEngine(3) if name == "local" else both
+    state = State(("n1", "n2"), 10, cast(Any, None))
+    tasks = Tasks(range(1_000), expected=1_000)
+    run = cast(Any, SimpleNamespace(engine=engine, state=state, controls=()))
+    compared = sum(1 for _ in answers(run, work, tasks))
+    engine.close()
+    both.close()
+    assert len(state.failures) == 1
+    assert state.left_out == {("n1", "n2"): 1_000 - compared - 1}
+    assert failing < 400 or engine.name == name
+
+
 def _slow(task: int, room: Room) -> Iterator[int]:
     time.sleep(0.01)
     yield task
@@ -213,12 +246,6 @@ def test_spark_starts_if_cores_are_idle(
     assert (found.total(), "spark" in ran_on, spark.is_closed) == (60, starts, starts)
 
 
-def test_idle_cores_are_counted() -> None:
-    idle = IdleCores()
-    time.sleep(0.05)
-    assert 0 <= idle.now() <= (os.cpu_count() or 1)
-
-
 @pytest.mark.usefixtures("at_once")
 def test_a_start_that_is_not_needed_any_more_is_ended() -> None:
     ended = threading.Event()
@@ -233,6 +260,38 @@ def test_a_start_that_is_not_needed_any_more_is_ended() -> None:
     assert _all(engine, _slow, Tasks(range(10), expected=10))[0].total() == 10
     engine.close()
     assert ended.is_set()
+    assert not engine.remarks
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_java_process_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import java_gateway
+
+    monkeypatch.setattr(background, "END_SECONDS", 0.1)
+    processes: list[subprocess.Popen[bytes]] = []
+    hangs = threading.Event()
+
+    def start(launch: Launch) -> FakeSpark:
+        with launch.recorded():
+            # As PySpark does.
+            processes.append(vars(java_gateway)["Popen"](["sh", "-c", "trap '' TERM; exec sleep 600"]))
+        name = Path(f"/proc/{processes[0].pid}/comm")
+        assert wait_until(lambda: name.read_text() == "sleep\n", SOON)
+        hangs.set()
+        processes[0].wait()
+        raise EngineError("Spark failed to start")
+
+    engine = HandOverEngine(2, BackgroundStart(start), seconds=0.0)
+
+    def work(task: int, room: Room) -> Iterator[int]:
+        assert task < 5 or hangs.wait(SOON)
+        yield task
+
+    assert _all(engine, work, Tasks(range(10), expected=10))[0].total() == 10
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < SOON
+    assert processes[0].wait(SOON) == -signal.SIGKILL
     assert not engine.remarks
 
 
@@ -325,7 +384,8 @@ def test_a_cluster_and_a_session_of_the_program_are_used_from_the_first_task(mon
     for name, settings_, session in (
         ("auto", SparkSettings(), None),
         ("session", SparkSettings(), object()),
-        ("large table", SparkSettings(local_rows=100), object()),
+        ("session, local_rows", SparkSettings(local_rows=100), object()),
+        ("session, large table", SparkSettings(), object()),
         ("master", SparkSettings(master="spark://h:1"), None),
         ("remote", SparkSettings(remote="sc://h"), None),
         ("local", SparkSettings(engine="local"), None),
@@ -334,11 +394,12 @@ def test_a_cluster_and_a_session_of_the_program_are_used_from_the_first_task(mon
     ):
         monkeypatch.setattr(choose, "existing_session", lambda session=session: session)
         starter = EngineStarter(settings_, concurrency_factor=1.0, max_connections=0)
-        chosen[name] = type(starter.get_with_hand_over(100)).__name__
+        chosen[name] = type(starter.get_with_hand_over(SESSION_ROWS if "large" in name else 100)).__name__
         starter.close()
     threads, cluster = "LocalEngine", "FakeSpark"
     assert chosen == {
-        **{"auto": "HandOverEngine", "session": threads, "large table": cluster, "master": cluster},
+        **{"auto": "HandOverEngine", "session": threads, "session, local_rows": cluster},
+        **{"session, large table": cluster, "master": cluster},
         **{"remote": cluster, "local": threads, "spark": cluster, "one slot": threads},
     }
 

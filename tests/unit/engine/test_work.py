@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from trueup.engine.envelope import FINISHED, check_complete
+from trueup.engine.failures import REFUSED
 from trueup.engine.local import LocalEngine
 from trueup.engine.work import Failure, Finished, Room, Tasks, perform, without_marks
 from trueup.errors import EngineError, QueryError
@@ -30,6 +33,19 @@ def test_a_task_without_an_end_is_an_error() -> None:
     found: list[Any] = []
     with pytest.raises(EngineError, match="1 of 2 tasks did not finish"):
         found.extend(without_marks(answers, 2))
+    with pytest.raises(EngineError, match="1 tasks have 2 ends"):
+        found.extend(without_marks([2, Finished(), 2, Finished()], 1))
+
+
+def test_a_wave_without_the_end_of_a_task_is_an_error() -> None:
+    answer = pickle.dumps(2, pickle.HIGHEST_PROTOCOL)
+    check_complete([answer, FINISHED, answer, answer, FINISHED], 2)
+    with pytest.raises(EngineError, match="1 of 2 tasks did not finish"):
+        check_complete([answer, FINISHED, answer, answer], 2)
+    with pytest.raises(EngineError, match="2 tasks have 3 ends"):
+        check_complete([answer, FINISHED, answer, FINISHED, answer, FINISHED], 2)
+    with pytest.raises(EngineError, match="the executors have trueup"):
+        check_complete([f"{REFUSED}have trueup 0.1".encode()], 2)
 
 
 def test_threads_process_all_tasks_also_added_ones() -> None:

@@ -29,7 +29,9 @@ def answers(run: Comparison, work: Callable[..., Any], tasks: Tasks[Any]) -> Ite
         state.broken.add(getattr(answer.task, "origin", NOWHERE))
         state.stopped = state.stopped or _reason_to_stop(answer.error, run.controls)
         if state.stopped is not None:
-            state.left_out.update(dict.fromkeys(state.pairs, len(tasks.rest())))
+            # Without the task that failed, which is listed with its error.
+            left = len(tasks.rest()) + tasks.under_way - 1
+            state.left_out.update(dict.fromkeys(state.pairs, left))
             return
 
 

@@ -106,6 +106,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._trips = 0
+        self.sessions = 0
         self._asked: dict[int, bool] = {}
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -119,16 +120,15 @@ class Proxy:
         self._listener.close()
 
     def _accept(self) -> None:
-        number = 0
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
             server = socket.create_connection(("127.0.0.1", self._port))
-            number += 1
+            self.sessions += 1
             for ends, asks in (((client, server), True), ((server, client), False)):
-                threading.Thread(target=self._pass, args=(*ends, number, asks), daemon=True).start()
+                threading.Thread(target=self._pass, args=(*ends, self.sessions, asks), daemon=True).start()
 
     def _pass(self, reading: socket.socket, writing: socket.socket, number: int, asks: bool) -> None:
         with suppress(OSError):

@@ -64,6 +64,8 @@ OPTIONAL: tuple[LiteralString, ...] = (
     # view of the same name at any time (PostgreSQL 17, and 14.13, 15.8, 16.4 and newer).
     "SET restrict_nonsystem_relation_kind = 'view'",
 )
+# The first version that has a setting. An older server refuses it, and all that is sent with it.
+_SINCE: dict[LiteralString, int] = {"SET transaction_timeout = 0": 170000}
 # For a session that reads a view that the user named.
 ALLOW_VIEWS: LiteralString = "SET restrict_nonsystem_relation_kind = ''"
 
@@ -138,11 +140,19 @@ def _open(address: str, application: str) -> NodeConnection:
 
 def pin(connection: Connection, *, read_only: bool) -> None:
     """Set all settings that results depend on; a session cannot write (`read_only`), or its commits are durable."""
-    mode = "on" if read_only else "off"
-    connection.execute("; ".join((*PINNED, f"SET default_transaction_read_only = {mode}")))
+    required: tuple[LiteralString, ...] = (*PINNED, "SET default_transaction_read_only = on")
     if not read_only:
-        connection.execute(FOR_SESSION)
-    for setting in OPTIONAL:
+        required = (*PINNED, "SET default_transaction_read_only = off", FOR_SESSION)
+    optional = [setting for setting in OPTIONAL if connection.info.server_version >= _SINCE.get(setting, 0)]
+    try:
+        # One round trip: an error takes all of them back.
+        connection.execute("; ".join((*required, *optional)))
+        return
+    except psycopg.Error as error:
+        if is_lost(error):
+            raise
+    connection.execute("; ".join(required))
+    for setting in optional:
         try:
             connection.execute(setting)
         except psycopg.Error as error:

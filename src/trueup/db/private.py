@@ -42,9 +42,10 @@ def install_privately(connection: Connection, schema: str, install: Callable[[],
                 known = set(_rows(connection, "objects", schema))
                 create_schema(connection, schema)
                 install()
-                for catalog, oid, revoke in _rows(connection, "granted", schema):
-                    if (catalog, oid) not in known:
-                        connection.execute(revoke)
+                rows = _rows(connection, "granted", schema)
+                # In one round trip.
+                if revokes := [revoke for catalog, oid, revoke in rows if (catalog, oid) not in known]:
+                    connection.execute("; ".join(revokes))
             return
         except _CONFLICTS:
             if attempt == _ATTEMPTS:

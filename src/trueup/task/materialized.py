@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import psycopg
@@ -79,20 +79,30 @@ def _refresh(target: Connection, name: TableName, *, is_concurrent: bool) -> Non
 def analyze(target: Connection, node: Node, tables: Sequence[TableName], application: str, *, slots: int) -> list[str]:
     """Collect the statistics of tables; return what the role may not do, for which the server may only warn."""
 
-    def analyze_one(table: TableName) -> list[str]:
-        try:
-            with _session(node, application) as session:
-                session.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table)))
-            return []
-        except psycopg.errors.InsufficientPrivilege as error:
-            # Of the schema, or of a function that an index calls as the owner of the table.
-            return [f"no statistics of {display_name(*table)} were collected on {node.name}: {error}"]
-        except psycopg.Error as error:
-            raise error_from_server(error, node, table=display_name(*table)) from None
-
-    with ThreadPoolExecutor(max(1, min(slots, len(tables)))) as threads:
-        failed = list(chain.from_iterable(threads.map(analyze_one, tables)))
+    left: SimpleQueue[TableName] = SimpleQueue()
+    for table in tables:
+        left.put(table)
+    count = max(1, min(slots, len(tables)))
+    with ThreadPoolExecutor(count) as threads:
+        sessions = [threads.submit(_analyze_next, node, application, left) for _ in range(count)]
+        failed = [text for session in sessions for text in session.result()]
     return failed + _not_analyzed(target, node, tables)
+
+
+def _analyze_next(node: Node, application: str, left: SimpleQueue[TableName]) -> list[str]:
+    """Analyze tables in one session until none is left; return why some were not."""
+    failed: list[str] = []
+    with _session(node, application) as session, suppress(Empty):
+        while True:
+            table = left.get_nowait()
+            try:
+                session.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table)))
+            except psycopg.errors.InsufficientPrivilege as error:
+                # Of the schema, or of a function that an index calls as the owner of the table.
+                failed.append(f"no statistics of {display_name(*table)} were collected on {node.name}: {error}")
+            except psycopg.Error as error:
+                raise error_from_server(error, node, table=display_name(*table)) from None
+    return failed
 
 
 def analyze_stale(

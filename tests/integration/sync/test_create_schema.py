@@ -19,15 +19,17 @@ import trueup
 from support.fixtures import Databases
 from support.schema_zoo import CREATE_ROLES, ROLES, ROWS, SCHEMA, Load, database_facts, dump, role_facts
 from support.switchover import Moving
-from support.sync import Pair, make_pair
+from support.sync import Pair, make_pair, wire
 from trueup.cli.main import run
+from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed, TrueupError
 from trueup.testing.postgres import Database, Server, find_bin
 from trueup.verbs.switchover.finish import finish
+from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.ending import drop
 from trueup.verbs.sync.link import open_session
 from trueup.verbs.sync.request import Scope
-from trueup.verbs.sync.target_schema import create_schema
+from trueup.verbs.sync.target_schema import dump as schema_dump
 
 TIMEOUTS = ("transaction_timeout", "statement_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout")
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -356,7 +358,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes] |
 
 
 def test_a_dump_waits_for_a_locked_table_and_is_repeated(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(create_schema, "LOCK_WAIT", 100)
+    monkeypatch.setattr(schema_dump, "LOCK_WAIT", 100)
     pair.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     waiting = f"SELECT pid FROM pg_stat_activity WHERE datname = '{pair.source.name}' AND wait_event_type = 'Lock'"
     with (
@@ -366,7 +368,7 @@ def test_a_dump_waits_for_a_locked_table_and_is_repeated(pair: Pair, monkeypatch
     ):
         owner.execute("LOCK TABLE t")
         request = replace(pair.request, timeout=0)
-        with pytest.raises(TrueupError, match="LOCK TABLE"), create_schema.dumped(request, source, target, ()):
+        with pytest.raises(TrueupError, match="LOCK TABLE"), schema_dump.dumped(request, source, target, ()):
             pass
         attempts: set[tuple[int, ...]] = set()
 
@@ -377,6 +379,37 @@ def test_a_dump_waits_for_a_locked_table_and_is_repeated(pair: Pair, monkeypatch
 
         with ThreadPoolExecutor(1) as threads:
             threads.submit(release)
-            with create_schema.dumped(pair.request, source, target, ()) as dump:
-                assert any("TABLE public t" in line for line in dump.entries(create_schema.PRE))
+            with schema_dump.dumped(pair.request, source, target, ()) as made:
+                assert any("TABLE public t" in line for line in made.entries(schema_dump.PRE))
         assert len(attempts) == 2
+
+
+REFUSE = """
+CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() c WHERE c.object_identity = 'public.refused') THEN
+        RAISE EXCEPTION 'not here';
+    END IF;
+END $$;
+CREATE EVENT TRIGGER refuse ON ddl_command_end EXECUTE FUNCTION refuse();
+"""
+
+
+def test_the_fixed_costs_of_a_start(pair: Pair) -> None:
+    """An error names the object that could not be created, although all are created in one round trip."""
+    tables = "".join(f"CREATE TABLE t{n} (id int PRIMARY KEY, f text); CREATE INDEX ON t{n} (f);" for n in range(10))
+    pair.source.execute(f"{tables} CREATE TABLE refused (id int PRIMARY KEY); INSERT INTO t1 VALUES (1, 'x')")
+    pair.target.execute(REFUSE)
+    scoped = pair.with_scope(Scope("main", create_schema=True))
+    with pytest.raises(TrueupError, match=r"table public\.refused: not here"):
+        scoped.start()
+    assert pair.target.execute("SELECT FROM pg_class WHERE relname IN ('t1', 'refused')") == []
+    pair.target.execute("DROP EVENT TRIGGER refuse; DROP FUNCTION refuse")
+    drop(pair.request, timeout=30)
+    with wire(pair) as wired:
+        sync.start(replace(wired.request, concurrency_factor=0.0), Silent())
+        # With those of pg_dump and pg_restore.
+        assert [proxy.sessions for proxy in wired.proxies] == [5, 5]
+        assert wired.source_trips() <= 440
+        assert wired.target_trips() <= 440
+    pair.check_equal(["t1"])

@@ -173,10 +173,10 @@ def _make_functions(session: Session) -> None:
         r" AND p.proname LIKE 'tube\_%%' AND p.prorettype <> 'trigger'::regtype",
         [session.schema],
     ).fetchall()
-    for (function,) in old:
-        connection.execute(_sql(f"DROP FUNCTION {function}", session))
-    for file in sorted(function_files()):
-        connection.execute(_filled(session, file))
+    # In one round trip.
+    statements = [f"DROP FUNCTION {function};" for (function,) in old]
+    statements += [_filled(session, file) for file in sorted(function_files())]
+    connection.execute(_sql("\n".join(statements), session))
     connection.execute(
         _sql(
             "SELECT @schema@.tube_trigger_functions(s.source) FROM @schema@.sources s"

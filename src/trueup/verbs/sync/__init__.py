@@ -1,7 +1,7 @@
 """`trueup sync`: copy a whole database to another one and keep the copy up to date.
 
 Reading order: `run` (the path: plan, change log, copy, rounds), `request` (what the user asked for), `naming` (several
-syncs of one name), `model` (tables, sequences, plan, result of a round), `plan`, `plan_target`, `plan_notes` and
+syncs of one name), `model` (tables, sequences, plan, result of a round), `plan`, `plan_notes` and
 `check` (what a sync will do, or why it cannot), `members` (the tables on both databases, by oid), `aside` (tables that
 cannot be synced at present), `changelog` (which keys were touched), `state` (how far a sync is, kept on the target),
 `silence` (triggers of the target that must not fire), `history` (failovers and restores), `chain` (syncs one after the

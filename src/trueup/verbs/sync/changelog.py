@@ -77,14 +77,16 @@ def check_owner(log: Session, name: str, sync_id: str) -> None:
 
 
 def install(
-    log: Session, name: str, owner: Owner, tables: Iterable[SyncTable], *, timeout: float
+    log: Session, name: str, owner: Owner, tables: Iterable[SyncTable], *, timeout: float, is_claimed: bool = False
 ) -> tuple[SyncTable, ...]:
     """Create the change log and attach all tables; return the tables with their numbers in it.
 
     Every later change of these tables is recorded, except changes by the sync itself in the other direction. Each
-    attempt to lock a table is short and is retried, so that writers never queue behind it for long.
+    attempt to lock a table is short and is retried, so that writers never queue behind it for long. `is_claimed`: the
+    caller has just created the log with `claim`.
     """
-    claim(log, name, owner)
+    if not is_claimed:
+        claim(log, name, owner)
     check_owner(log, name, owner.id)
     return tuple(attach(log, name, tables, timeout=timeout))
 

@@ -6,37 +6,38 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 
+from trueup.capture.triggers.session import Session
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import aside, chain, changelog, members, naming, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
-from trueup.verbs.sync.plan_target import TargetState
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
+from trueup.verbs.sync.target_schema.plan_target import TargetState
 from trueup.verbs.sync.target_schema.programs import find_programs
 
 
-def read_or_create(request: SyncRequest, source: Connection, target: Connection) -> State:
+def read_or_create(request: SyncRequest, source: Connection, target: Connection, log: Session) -> State:
     """Return the sync of a request, which is recorded on both databases if it was not."""
     known = state.read(target, request.name)
-    stored = known or create(request, source, target)
+    stored = known or create(request, source, target, log)
     state.check_source(stored, state.identity(source), request.target.name)
     check_scope(request.scope, stored)
-    if stored.phase in ("making", "copying") and not stored.snapshots:
-        naming.claim(request, source, target, stored, is_new=known is None)
+    if stored.is_claimed_by_start:
+        naming.claim(request, source, target, log, stored, is_new=known is None)
     return stored
 
 
-def create(request: SyncRequest, source: Connection, target: Connection) -> State:
+def create(request: SyncRequest, source: Connection, target: Connection, log: Session) -> State:
     """Check the plan of a new sync, and record the sync on the target."""
-    plan = plan_new(request, source, target)
+    # Its remarks are for `trueup sync plan` only.
+    plan = plan_new(request, source, target, is_brief=True)
     refuse(plan)
     if not plan.tables:
         raise CheckFailed(["there is no table to sync"], cure="check the database and --tables", node=plan.source)
-    with changelog.open_log(request.source) as log:
-        changelog.check_free(log, request.name)
+    changelog.check_free(log, request.name)
     sync_id = uuid.uuid4().hex
     chain.origins(source, target, sync_id, map(str, plan.tables), request.target.name)
     state.install(target)
@@ -45,8 +46,15 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     return state.expect(target, request.name, state.identity(source), request.target.name)
 
 
-def plan_new(request: SyncRequest, source: Connection, target: Connection, stored: State | None = None) -> Plan:
-    """Plan a new sync, or `stored`, whose schema is not created yet.
+def plan_new(
+    request: SyncRequest,
+    source: Connection,
+    target: Connection,
+    stored: State | None = None,
+    *,
+    is_brief: bool = False,
+) -> Plan:
+    """Plan a new sync, or `stored`, whose schema is not created yet; see `TargetState` for `is_brief`.
 
     A target that is closed to writes is a problem of it.
     """
@@ -57,7 +65,7 @@ def plan_new(request: SyncRequest, source: Connection, target: Connection, store
         scope = replace(scope, create_schema=stored.made_schema)
     if scope.create_schema:
         find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
-    plan = make_plan(source, target, scope, request.node_names)
+    plan = make_plan(source, target, scope, request.node_names, TargetState(is_brief=is_brief))
     return replace(plan, problems=(*plan.problems, *_closed(request, target, plan)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from psycopg import sql
 
 from trueup.capture.log.publications import ensure_identities, refuse_column_lists
 from trueup.capture.triggers.readers import Reader
+from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
 from trueup.db.connection import Connection, node_of, one_row
 from trueup.db.durable import warn_unsafe
@@ -21,7 +22,7 @@ from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError, TrueupError
 from trueup.verbs.sync import aside, chain, changelog, check, history, members, state
-from trueup.verbs.sync.model import LOG_SCHEMA, REFUSED, STATE_SCHEMA, Plan, Problem, SyncTable
+from trueup.verbs.sync.model import LOG_SCHEMA, REFUSED, STATE_SCHEMA, Plan, Problem, SyncTable, application
 from trueup.verbs.sync.silence import silence
 from trueup.verbs.sync.state import State
 
@@ -38,6 +39,10 @@ class Shape:
     partitions: str
     # What does not concern the rows of a round: all relations, labels of other types.
     others: str
+
+    def without_triggers(self) -> Shape:
+        """Return the fingerprints that the triggers of the change log do not change."""
+        return replace(self, triggers=None)
 
 
 @dataclass(frozen=True)
@@ -133,11 +138,6 @@ def log_table(name: str) -> sql.Identifier:
     return sql.Identifier(LOG_SCHEMA, f"pods_{name}")
 
 
-def application(name: str) -> str:
-    """Return the `application_name` of the sessions of a sync. It is for people only: any session can set it."""
-    return f"trueup sync {name}"
-
-
 def open_session(node: Node, name: str, *, read_only: bool = False) -> Connection:
     """Open a session of a sync without time-outs."""
     connection = connect(node, application=application(name), read_only=read_only)
@@ -166,6 +166,17 @@ def open_ends(
 
 
 @dataclass(frozen=True)
+class Checked:
+    """A plan without problems, and the fingerprints of both databases, which were read before it was made."""
+
+    plan: Plan
+    # Without triggers.
+    shape: Shape
+    # By the quoted names of the tables: see `members.shapes`.
+    on_target: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Opened:
     """The open sessions of a started sync; this process holds its lock."""
 
@@ -174,7 +185,12 @@ class Opened:
     target_node: Node
     source: Connection
     target: Connection
+    # See `Link`.
     marker: Connection
+    # An open session with the change log; without one, `link` opens it.
+    log: Session | None = None
+    # An earlier plan, which is still the same if no fingerprint has changed; without one, `link` makes it.
+    checked: Checked | None = None
 
     def link(self, *, sets_aside: bool, refused: Mapping[str, str] = MappingProxyType({})) -> Link:
         """Check all tables, and return the link; call it again when tables were changed.
@@ -230,7 +246,7 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
     watched = Watched(tuple(known), tuple(enum.oid for enum in members.enums(source, known)))
     shape, target_names = read_shape(source, name, watched), members.quoted_names(target, known.values())
     target_shape = members.shape(target, name, target_names)
-    plan, problems = check.plan_live(source, target, stored, nodes)
+    plan, problems = _plan(ends, stored, shape)
     problems += [
         Problem(str(table), refused[str(table)], "fix the cause, then run it again")
         for table in plan.tables
@@ -239,7 +255,7 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
     check.refuse(plan if sets_aside else replace(plan, problems=(*plan.problems, *problems)))
     silence(target, name, epoch, plan.tables, plan.mode)
     chain.record(target, name, epoch, chain.origins(source, target, stored.id, stored.tables, nodes[1]))
-    with changelog.open_log(ends.source_node) as log:
+    with nullcontext(ends.log) if ends.log else changelog.open_log(ends.source_node) as log:
         changelog.check_owner(log, name, stored.id)
         tables, unrecorded = changelog.attached(log, name, plan.tables)
         problems += unrecorded
@@ -270,6 +286,18 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
         aside.only(plan, tables, problems), tuple(tables), epoch, shape, tuple(problems), names, watched,
         (target_names, target_shape),
     )  # fmt: skip
+
+
+def _plan(ends: Opened, stored: State, shape: Shape) -> tuple[Plan, list[Problem]]:
+    """Return the plan of a started sync, and the problems of what is set aside."""
+    known = ends.checked
+    if (
+        known is not None
+        and shape.without_triggers() == known.shape
+        and members.shapes(ends.target, known.on_target) == known.on_target
+    ):
+        return known.plan, []
+    return check.plan_live(ends.source, ends.target, stored, (ends.source_node.name, ends.target_node.name))
 
 
 def read_shape(source: Connection, name: str, watched: Watched) -> Shape:

@@ -34,6 +34,11 @@ REPLICA = disabled_triggers.REPLICA
 ORDERED = disabled_triggers.ORDERED
 
 
+def application(name: str) -> str:
+    """Return the `application_name` of the sessions of a sync. It is for people only: any session can set it."""
+    return f"trueup sync {name}"
+
+
 @dataclass(frozen=True)
 class SyncTable:
     """One table of a sync: how it is written on the target, and what it is on the source."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 
+from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.database_identity import identity
@@ -24,7 +25,7 @@ from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, NodeError
 from trueup.verbs.sync import changelog, state
-from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA
+from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA, application
 from trueup.verbs.sync.request import SyncRequest
 
 # The column `named` of the pointers is without it too.
@@ -66,6 +67,18 @@ def identified(request: SyncRequest, *, is_new: bool = False) -> SyncRequest:
     return replace(request, scope=replace(request.scope, name=name), is_identified=True)
 
 
+def identified_new(request: SyncRequest, source: Connection, target: Connection) -> SyncRequest:
+    """Return the same with open sessions, for a sync that may have to be started; they get the name of the sync."""
+    if request.is_identified:
+        return request
+    first, second = (_side(connection, request.name, is_new=True) for connection in (source, target))
+    name = _name_between(first, second, request.name, is_new=True)
+    if name != request.name:
+        for connection in (source, target):
+            connection.execute("SELECT set_config('application_name', %s, false)", [application(name)])
+    return replace(request, scope=replace(request.scope, name=name), is_identified=True)
+
+
 def identified_without(request: SyncRequest, lost: Node | None = None) -> SyncRequest:
     """Return the same, also if one of the nodes does not answer, or `lost` is another database now."""
     name = find_name(request.source, request.target, request.name, both=False, lost=lost)
@@ -89,46 +102,52 @@ def find_name(
             if both:
                 raise
             sides.append(None)
-    if re.search(SUFFIX, name):
-        if is_new and not any(side and side.traces for side in sides):
-            raise ConfigError(f"the name {name} has a suffix of trueup", cure="choose a name without __ at its end")
-        return name
     first, second = sides
     if first is not None and second is not None:
-        found = between(first, second)
-        if is_new:
-            found = [trace for trace in found if trace.is_live]
-        if not found and lost is not None:
-            found = on_one(first if lost is target else second, lost, is_first=lost is target)
-        if found or not is_new:
-            return only(found, name)
-        return free_name(name, first, second)
+        return _name_between(first, second, name, is_new=is_new, lost=lost, is_first=lost is target)
     left = first or second
-    if left is None:
+    if left is None or re.search(SUFFIX, name):
         return name
     gone = target if left is first else source
     return only(on_one(left, gone, is_first=left is first), name)
 
 
-def claim(request: SyncRequest, source: Connection, target: Connection, stored: state.State, *, is_new: bool) -> None:
+def _name_between(
+    first: Side, second: Side, name: str, *, is_new: bool, lost: Node | None = None, is_first: bool = False
+) -> str:
+    """Return the name of the sync `name`; `is_first`: of the lost node the other one is the first."""
+    if re.search(SUFFIX, name):
+        if is_new and not first.traces and not second.traces:
+            raise ConfigError(f"the name {name} has a suffix of trueup", cure="choose a name without __ at its end")
+        return name
+    found = between(first, second)
+    if is_new:
+        found = [trace for trace in found if trace.is_live]
+    if not found and lost is not None:
+        found = on_one(first if is_first else second, lost, is_first=is_first)
+    return only(found, name) if found or not is_new else free_name(name, first, second)
+
+
+def claim(
+    request: SyncRequest, source: Connection, target: Connection, log: Session, stored: state.State, *, is_new: bool
+) -> None:
     """Create the change log of a sync that has a state, so that both databases know its name; raise if another has it.
 
     Syncs that are started at the same moment all find the name free. Each of them writes it into both databases first
     and looks afterwards, so at most one of two sees no other. A sync that is new is removed again.
     """
-    with changelog.open_log(request.source) as log:
-        changelog.claim(log, request.name, changelog.Owner(stored.id, identity(target)))
-        taken = [
-            node.name
-            for node, connection in ((request.source, source), (request.target, target))
-            for trace in _traces(connection, request.name, is_new=True)
-            if trace.name == request.name and trace.id != stored.id
-        ]
-        if not taken:
-            return
-        if is_new:
-            changelog.drop(log, request.name, stored.id, timeout=request.timeout)
-            state.remove(target, request.name, stored.id)
+    changelog.claim(log, request.name, changelog.Owner(stored.id, identity(target)))
+    taken = [
+        node.name
+        for node, connection in ((request.source, source), (request.target, target))
+        for trace in _traces(connection, request.name, is_new=True)
+        if trace.name == request.name and trace.id != stored.id
+    ]
+    if not taken:
+        return
+    if is_new:
+        changelog.drop(log, request.name, stored.id, timeout=request.timeout)
+        state.remove(target, request.name, stored.id)
     again = "run the same command again" if is_new else "trueup sync drop, then trueup sync start"
     raise CheckFailed(
         [f"another sync {request.name} of this database was started at the same time"],
@@ -138,11 +157,15 @@ def claim(request: SyncRequest, source: Connection, target: Connection, stored: 
 
 
 def _read_side(node: Node, name: str, *, is_new: bool) -> Side:
-    with connect(node, application=f"trueup sync {name}") as connection:
+    with connect(node, application=application(name)) as connection:
         try:
-            return Side(identity(connection), tuple(_traces(connection, name, is_new=is_new)))
+            return _side(connection, name, is_new=is_new)
         except psycopg.Error as error:
             raise error_from_server(error, node) from error
+
+
+def _side(connection: Connection, name: str, *, is_new: bool) -> Side:
+    return Side(identity(connection), tuple(_traces(connection, name, is_new=is_new)))
 
 
 def _traces(connection: Connection, name: str, *, is_new: bool) -> Iterable[Trace]:

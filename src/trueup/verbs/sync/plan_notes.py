@@ -16,8 +16,8 @@ from trueup.db.trust import check_schema
 from trueup.rows.write import large_objects
 from trueup.rows.write.disabled_triggers import Trigger, firing, recorded
 from trueup.verbs.sync.model import LARGE_OBJECTS, STATE_SCHEMA, Problem, SyncTable
-from trueup.verbs.sync.plan_target import TargetState
 from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.target_schema.plan_target import TargetState
 
 _SHOWN = 20
 

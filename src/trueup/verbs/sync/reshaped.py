@@ -7,7 +7,7 @@ copy continues with the others in another snapshot. When the table is in step ag
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -16,7 +16,8 @@ from trueup.db.connection import Connection
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
-from trueup.verbs.sync import changelog, check, members, state
+from trueup.verbs.sync import changelog, check, link, members, state
+from trueup.verbs.sync.link import Checked, read_shape
 from trueup.verbs.sync.model import REFUSED, Plan, SyncTable
 from trueup.verbs.sync.request import SyncRequest
 
@@ -32,10 +33,12 @@ class Watched:
     source: Connection
     target: Connection
     shapes: tuple[Shapes, Shapes]
+    # The plan with more fingerprints, if it has no problems.
+    checked: Checked | None = None
 
     def changed(self, tables: Sequence[SyncTable]) -> list[SyncTable]:
         """Return the tables that have another definition now, do not exist any more, or are not watched."""
-        before, now = self.shapes, _shapes(self.source, self.target, tables)
+        before, now = self.shapes, _shapes(self.source, self.target, _names(tables))
         return [
             table
             for table in tables
@@ -62,15 +65,41 @@ class Watched:
         return tables
 
 
-def watch(source: Connection, target: Connection, tables: Sequence[SyncTable]) -> Watched:
-    """Read the fingerprints of tables."""
-    return Watched(source, target, _shapes(source, target, tables))
+@dataclass(frozen=True)
+class _Names:
+    """Tables by what their fingerprints need: oids on source and target, quoted names on the target."""
+
+    on_source: list[int]
+    on_target: list[int]
+    quoted: list[str]
 
 
-def _shapes(source: Connection, target: Connection, tables: Sequence[SyncTable]) -> tuple[Shapes, Shapes]:
+def _names(tables: Iterable[SyncTable]) -> _Names:
+    tables = list(tables)
+    return _Names(
+        [table.oid for table in tables],
+        [table.target_oid for table in tables],
+        [table.quoted_name for table in tables],
+    )
+
+
+def _stored_names(source: Connection, target: Connection, stored: state.State) -> _Names:
+    """Return the tables of a sync before they are checked; before they are recorded, they are known by names only."""
+    if known := members.read(target, stored.sync):
+        return _Names(
+            list(known), [member.target_oid for member in known.values()], members.quoted_names(target, known.values())
+        )
+    on_source, on_target = (
+        [oid for oid, name in members.names_by_oid(connection).items() if name in stored.tables]
+        for connection in (source, target)
+    )
+    return _Names(on_source, on_target, members.quoted(stored.tables))
+
+
+def _shapes(source: Connection, target: Connection, names: _Names) -> tuple[Shapes, Shapes]:
     query = load("trueup.verbs.sync", "copy.sql")["shapes"]
-    on_source = source.execute(query, {"oids": [table.oid for table in tables]}).fetchall()
-    on_target = target.execute(query, {"oids": [table.target_oid for table in tables]}).fetchall()
+    on_source = source.execute(query, {"oids": names.on_source}).fetchall()
+    on_target = target.execute(query, {"oids": names.on_target}).fetchall()
     return dict(on_source), dict(on_target)
 
 
@@ -78,35 +107,40 @@ def record_changes(
     request: SyncRequest,
     source: Connection,
     target: Connection,
+    log: Session,
     stored: state.State,
-    plan: Plan,
     epoch: int,
     progress: Progress,
 ) -> tuple[Plan, tuple[SyncTable, ...], Watched]:
-    """Create the change log, and record all tables that can be synced; the problems of the others are set aside.
+    """Record the changes of all tables that can be synced; the problems of the others are set aside.
 
-    `plan` is an earlier plan. Return the plan, its tables as the change log has them, and their fingerprints: every
-    change that is later than the check and the triggers differs from these.
+    Return the plan, its tables as the change log has them, and their fingerprints: every change that is later than the
+    check and the triggers differs from these.
     """
-    with changelog.open_log(request.source) as log:
-        for attempt in range(_ATTEMPTS):
-            # Before the check: a change between the two is noticed below.
-            watched = watch(source, target, plan.tables)
-            shapes = members.shapes(target, [table.quoted_name for table in plan.tables])
-            plan, problems = check.plan_live(source, target, stored, request.node_names)
-            check.refuse(plan)
-            if not attempt:
-                _install(request, log, source, target, stored, plan, epoch)
-            tables = _attach(request, log, watched, plan.tables)
-            if len(tables) == len(plan.tables) and not watched.changed(plan.tables):
-                break
-            progress.say("a table was changed meanwhile: checking all tables again")
-        else:
-            raise CheckFailed(["tables were changed each time they were checked"], cure="run the same command again")
-        with state.writing(target, request.name, epoch):
-            for table in members.record(source, target, request.name, tables):
-                changelog.reload(log, request.name, table.oid, "its columns were changed on the target")
-            state.set_aside(target, request.name, problems)
+    names = _stored_names(source, target, stored)
+    for attempt in range(_ATTEMPTS):
+        # Before the check: a change between the two is noticed below.
+        watched = Watched(source, target, _shapes(source, target, names))
+        enums = tuple(enum.oid for enum in members.enums(source, names.on_source))
+        shape = read_shape(source, request.name, link.Watched(tuple(names.on_source), enums))
+        shapes = members.shapes(target, names.quoted)
+        plan, problems = check.plan_live(source, target, stored, request.node_names)
+        check.refuse(plan)
+        if not attempt:
+            _install(request, log, source, target, stored, plan, epoch)
+        tables = _attach(request, log, watched, plan.tables)
+        names = _names(plan.tables)
+        if len(tables) == len(plan.tables) and shapes.keys() >= {*names.quoted} and not watched.changed(plan.tables):
+            break
+        progress.say("a table was changed meanwhile: checking all tables again")
+    else:
+        raise CheckFailed(["tables were changed each time they were checked"], cure="run the same command again")
+    with state.writing(target, request.name, epoch):
+        for table in members.record(source, target, request.name, tables):
+            changelog.reload(log, request.name, table.oid, "its columns were changed on the target")
+        state.set_aside(target, request.name, problems)
+    if not problems:
+        watched = replace(watched, checked=Checked(plan, shape.without_triggers(), shapes))
     return plan, tuple(members.with_shapes(tables, shapes)), watched
 
 
@@ -124,7 +158,8 @@ def _install(
             members.record(source, target, request.name, plan.tables, no_others=True)
             # A table that was changed before this is added later, as a new table.
             state.set_tables(target, request.name, [str(table) for table in plan.tables], stored.named, stored.left_out)
-    changelog.install(log, request.name, changelog.Owner(stored.id, state.identity(target)), (), timeout=0)
+    owner, is_claimed = changelog.Owner(stored.id, state.identity(target)), stored.is_claimed_by_start
+    changelog.install(log, request.name, owner, (), timeout=0, is_claimed=is_claimed)
 
 
 def _attach(request: SyncRequest, log: Session, watched: Watched, tables: Sequence[SyncTable]) -> tuple[SyncTable, ...]:
@@ -138,10 +173,9 @@ def _attach(request: SyncRequest, log: Session, watched: Watched, tables: Sequen
     return tuple(attached)
 
 
-def copy_later(request: SyncRequest, target: Connection, copied: Iterable[SyncTable]) -> None:
+def copy_later(request: SyncRequest, target: Connection, log: Session, copied: Iterable[SyncTable]) -> None:
     """Let rounds copy all rows of the tables of the sync that were not copied, when these are in step again."""
     oids = {table.oid for table in copied}
-    with changelog.open_log(request.source) as log:
-        for oid in members.read(target, request.name):
-            if oid not in oids:
-                changelog.reload(log, request.name, oid, "it was changed before it was copied")
+    for oid in members.read(target, request.name):
+        if oid not in oids:
+            changelog.reload(log, request.name, oid, "it was changed before it was copied")

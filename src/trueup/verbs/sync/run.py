@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,9 @@ from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress
 from trueup.verbs.sync import changelog, check, history, reshaped, snapshot_copy, state, turn
 from trueup.verbs.sync.following import FollowDdl, Following
-from trueup.verbs.sync.link import open_ends, open_sync
+from trueup.verbs.sync.link import Opened, open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
-from trueup.verbs.sync.naming import identified
+from trueup.verbs.sync.naming import identified, identified_new
 from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
@@ -46,40 +46,44 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
 
     The problems of the result are those of tables that were changed meanwhile, and are set aside.
     """
-    named, request = request.name, identified(request, is_new=True)
-    if request.name != named:
-        progress.say(f"another sync has the name {named}: this one is {request.name} in its databases")
     with ExitStack() as stack:
         source, target = stack.enter_context(open_ends(request.source, request.target, request.name))
+        named, request = request.name, identified_new(request, source, target)
+        if request.name != named:
+            progress.say(f"another sync has the name {named}: this one is {request.name} in its databases")
         stack.enter_context(changelog.sync_lock(source, request.source, request.name))
-        stored = check.read_or_create(request, source, target)
+        log = stack.enter_context(changelog.open_log(request.source))
+        stored = check.read_or_create(request, source, target, log)
         if stored.snapshots:
             history.refuse(source, stored, request.node_names)
         epoch = state.take_over(target, request.name)
         if stored.phase == "making":
             left_out = not_created(source, Scope(request.name, stored.named, stored.left_out))
             create_schema.make_tables(request, source, stored, epoch, left_out, progress)
-        plan, problems = check.plan_live(source, target, stored, request.node_names)
-        check.refuse(plan)
+        if stored.phase == "running":
+            plan, problems = check.plan_live(source, target, stored, request.node_names)
+            check.refuse(plan)
+            return replace(plan, problems=tuple(problems))
+        # Spark starts while tables are checked.
         starter = EngineStarter(
             request.spark, concurrency_factor=request.concurrency_factor, max_connections=request.max_connections
         )
-        stack.callback(starter.close)
-        engine = starter.get(plan.rows)
         refused: dict[str, str] = {}
-        if stored.phase in ("making", "copying"):
-            progress.say(f"recording changes of {counted(len(plan.tables), 'table')} on {request.source.name}")
-            plan, tables, watched = reshaped.record_changes(request, source, target, stored, plan, epoch, progress)
-            # The lock did not exist before the change log did.
-            stack.enter_context(changelog.sync_lock(source, request.source, request.name))
-            if not stored.snapshots:
-                history.reader(request.name).forget(source)
-            with changelog.open_log(request.source) as log:
+        opened = Opened(request.name, request.source, request.target, source, target, log.connection, log)
+        with closing(starter):
+            if stored.phase in ("making", "copying"):
+                progress.say(f"recording changes of {counted(len(stored.tables), 'table')} on {request.source.name}")
+                plan, tables, watched = reshaped.record_changes(request, source, target, log, stored, epoch, progress)
+                # The lock did not exist before the change log did.
+                stack.enter_context(changelog.sync_lock(source, request.source, request.name))
+                if not stored.snapshots:
+                    history.reader(request.name).forget(source)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
-            refused = snapshot_copy.copy_all(request, watched, plan, tables, stored, epoch, engine, progress)
-    if stored.phase == "running":
-        return replace(plan, problems=tuple(problems))
-    return snapshot_copy.build(request, engine.slots, progress, refused)
+                engine = starter.get(plan.rows)
+                refused = snapshot_copy.copy_all(request, watched, log, plan, tables, stored, epoch, engine, progress)
+                opened = replace(opened, checked=watched.checked)
+            slots = starter.get(0).slots
+        return snapshot_copy.build(request, opened, stored, slots, progress, refused)
 
 
 def run(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import psycopg
 
+from trueup.capture.triggers.session import Session
 from trueup.config.wording import counted
 from trueup.db import reader
 from trueup.db.connection import Connection, one_value
@@ -16,16 +18,17 @@ from trueup.engine.work import Engine
 from trueup.errors import TrueupError
 from trueup.rows.write.ordered import write_ordered
 from trueup.task import materialized
-from trueup.verbs.sync import aside, changelog, history, members, reshaped, state
+from trueup.verbs.sync import aside, history, members, reshaped, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.following import Following
-from trueup.verbs.sync.link import Link, application, open_sync, read_shape
-from trueup.verbs.sync.model import Outdated, Plan, SyncTable
+from trueup.verbs.sync.link import Checked, Link, Opened, read_shape
+from trueup.verbs.sync.model import Outdated, Plan, SyncTable, application
 from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.silence import silence
 from trueup.verbs.sync.target_schema import create_schema
+from trueup.verbs.sync.target_schema.dump import DumpAhead, dumped_ahead
 
 # How often indexes are built again because a table was changed meanwhile.
 _ATTEMPTS = 5
@@ -38,6 +41,7 @@ class CopyTask:
     request: SyncRequest
     source: Connection
     target: Connection
+    log: Session
     plan: Plan
     epoch: int
     engine: Engine
@@ -49,6 +53,7 @@ class CopyTask:
 def copy_all(
     request: SyncRequest,
     watched: reshaped.Watched,
+    log: Session,
     plan: Plan,
     tables: Sequence[SyncTable],
     stored: state.State,
@@ -64,7 +69,7 @@ def copy_all(
     # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
     ordered = plan.is_ordered and not stored.made_schema
     source, target = watched.source, watched.target
-    work = CopyTask(request, source, target, plan, epoch, engine, progress, ordered)
+    work = CopyTask(request, source, target, log, plan, epoch, engine, progress, ordered)
     silence(target, request.name, epoch, plan.tables, plan.mode)
     title = application(request.name)
     reader.allow(title)
@@ -89,7 +94,7 @@ def copy_all(
                 epoch = state.take_over(target, request.name)
                 reader.allow(title)
                 work = replace(work, plan=aside.only(plan, live, ()), epoch=epoch)
-        reshaped.copy_later(request, target, live)
+        reshaped.copy_later(request, target, log, live)
         state.set_phase(target, request.name, epoch, "copied")
         progress.say(f"copied {counted(rows, 'row')}")
         return refused
@@ -114,7 +119,7 @@ def _copy_in_snapshot(
     with state.writing(target, request.name, work.epoch):
         snapshots = one_value(target.execute(state.statement("count_snapshot"), [request.name]))
     with hold_snapshot(source, request.source, locked) as snapshot:
-        _set_mark(request, target, work.epoch)
+        _set_mark(work)
         job = Job(
             request.name, request.source, request.target, snapshot, application(request.name), work.epoch,
             silent=not work.plan.is_ordered, continued=snapshots > 1,
@@ -130,13 +135,14 @@ def _copy_in_snapshot(
         return copy(work.engine, parts_of(source, job, tables, work.engine.slots, done), work.progress)
 
 
-def _set_mark(request: SyncRequest, target: Connection, epoch: int) -> None:
+def _set_mark(work: CopyTask) -> None:
     """Commit the token of the snapshot on both databases: see `history`."""
-    reader = history.reader(request.name)
-    with changelog.open_log(request.source) as log, log.errors():
+    name, target, log = work.request.name, work.target, work.log
+    reader = history.reader(name)
+    with log.errors():
         mark = reader.begin(log.connection)
-        with state.writing(target, request.name, epoch):
-            state.set_mark(target, request.name, mark)
+        with state.writing(target, name, work.epoch):
+            state.set_mark(target, name, mark)
         reader.done(log.connection, mark)
 
 
@@ -164,28 +170,48 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
     return rows
 
 
-def build(request: SyncRequest, slots: int, progress: Progress, refused: Mapping[str, str]) -> Plan:
+def build(
+    request: SyncRequest,
+    opened: Opened,
+    stored: state.State,
+    slots: int,
+    progress: Progress,
+    refused: Mapping[str, str],
+) -> Plan:
     """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy.
 
     `refused` are tables that could not be copied, and why. Return the plan; its problems are those of the tables that
     are set aside.
     """
     following = Following(progress, refused=refused)
-    with open_sync(request.source, request.target, request.name, phases=("copied", "building")) as opened:
+    with ExitStack() as stack:
+        ahead: DumpAhead | None = None
+        if stored.made_schema and opened.checked:
+            # While the tables are checked. It is not used if they were changed meanwhile.
+            left_out = not_created(opened.source, Scope(opened.name, stored.named, stored.left_out))
+            ahead = stack.enter_context(dumped_ahead(request, opened.source, opened.target, left_out))
         for attempt in range(_ATTEMPTS):
             try:
                 link = following.link(opened)
                 with following.errors(link):
-                    _build(request, link, slots, progress)
+                    _build(request, link, slots, progress, opened.checked, ahead)
                 return replace(link.plan, problems=link.aside)
             except Outdated as error:
                 if attempt + 1 == _ATTEMPTS:
                     raise
                 progress.say(f"{error.message}: checking all tables again")
+                opened = replace(opened, checked=None)
     raise AssertionError("unreachable")
 
 
-def _build(request: SyncRequest, link: Link, slots: int, progress: Progress) -> None:
+def _build(
+    request: SyncRequest,
+    link: Link,
+    slots: int,
+    progress: Progress,
+    checked: Checked | None,
+    ahead: DumpAhead | None,
+) -> None:
     stored = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
     if stored.phase == "copied":
         with Runner(link, request, progress) as runner:
@@ -198,9 +224,14 @@ def _build(request: SyncRequest, link: Link, slots: int, progress: Progress) -> 
         state.set_phase(link.target, request.name, link.epoch, "building")
         scope = Scope(link.name, stored.named, stored.left_out)
         left_out = not_created(link.source, scope, [table.oid for table in link.tables])
+        shape = read_shape(link.source, link.name, link.watched).without_triggers()
+        if checked is None or shape != checked.shape:
+            ahead = None
         try:
             with state.writing(link.target, link.name, link.epoch):
-                create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
+                create_schema.build_rest(
+                    request, link.source, link.target, stored, left_out, progress, slots=slots, ahead=ahead
+                )
         except TrueupError as error:
             if read_shape(link.source, link.name, link.watched) == link.shape:
                 raise

@@ -71,6 +71,11 @@ class State:
     applied_at: datetime | None
 
     @property
+    def is_claimed_by_start(self) -> bool:
+        """Whether a start creates the change log as its first step: nothing is copied yet."""
+        return self.phase in ("making", "copying") and not self.snapshots
+
+    @property
     def mark(self) -> Mark:
         """The last round that the target has."""
         return Mark(self.round, self.token)

@@ -23,9 +23,9 @@ from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Plan, Problem, SyncTable
 from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.plan import make_plan, matching_tables
-from trueup.verbs.sync.plan_target import TargetState, filled_tables
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
+from trueup.verbs.sync.target_schema.plan_target import TargetState, filled_tables
 
 _POLL_SECONDS = 0.1
 

@@ -7,11 +7,9 @@ they exist: after a kill there is all of it, or nothing. Indexes and constraints
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import psycopg
 from psycopg import sql
@@ -21,7 +19,6 @@ from trueup.db.foreign_keys import TableName
 from trueup.db.node import ALLOW_VIEWS, error_from_server
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
-from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import state
 from trueup.verbs.sync.link import open_session
@@ -31,15 +28,12 @@ from trueup.verbs.sync.state import State
 from trueup.verbs.sync.target_schema.create_roles import create_roles
 from trueup.verbs.sync.target_schema.created import record_created
 from trueup.verbs.sync.target_schema.database_settings import copy_database
+from trueup.verbs.sync.target_schema.dump import POST, PRE, Dump, DumpAhead, dumped
 from trueup.verbs.sync.target_schema.not_copied import objects
 from trueup.verbs.sync.target_schema.plan_schema import is_superuser
-from trueup.verbs.sync.target_schema.programs import find_programs, run_program
+from trueup.verbs.sync.target_schema.programs import run_program
 from trueup.verbs.sync.target_schema.roles import Roles, check_roles, read_roles, statement_rows
 
-PRE, POST = "pre-data", "post-data"
-# pg_dump locks all tables in ACCESS SHARE mode; it ends if it waits for that many milliseconds, and is repeated.
-LOCK_WAIT = 2000
-_RETRY_SECONDS = 0.5
 # Lines of `pg_restore --list`: number; catalog, oid, kind.
 _SCHEMA = re.compile(r"^\d+; 2615 \d+ SCHEMA ")
 _PRIVILEGES = re.compile(r"^\d+; \d+ \d+ ACL ")
@@ -49,45 +43,9 @@ _EVENT_TRIGGER = re.compile(r"^\d+; (?:3466 \d+ EVENT TRIGGER|0 0 (?:COMMENT|ACL
 _OBJECT = re.compile(r"^\d+; (\d+) (\d+) ")
 # The comment of an extension is part of the extension; only its owner may set it.
 _EXTENSION_COMMENT = re.compile(r"^\d+; 0 0 COMMENT - EXTENSION ")
-# Statements that only psql knows, with the same random word.
-_RESTRICT = re.compile(r"^\\restrict (\w+)$", re.MULTILINE)
-_TIMEOUT = re.compile(r"^SET transaction_timeout = 0;$", re.MULTILINE)
 # A piece of a script without bodies of functions: white space, a comment, a statement.
 _TOKEN = re.compile(r"""\s+|--[^\n]*|(?:[^;"'\-]|-(?!-)|"[^"]*"|'[^']*')+;""")
 _HEADING = re.compile(r"^--\n-- Name: (.*); Type: (.*?); Schema: (.*?); Owner: .*\n--\n", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Dump:
-    """The schema of the source in a file, and the programs that made it."""
-
-    programs: Path
-    file: Path
-
-    def entries(self, section: str) -> list[str]:
-        """Return the list of the objects of a section."""
-        listed = run_program(
-            [str(self.programs / "pg_restore"), "--list", f"--section={section}", str(self.file)], None
-        )
-        return [line for line in listed.splitlines() if line and not line.startswith(";")]
-
-    def use(self, entries: Iterable[str], name: str) -> str:
-        """Write a list of objects to a file, and return the option of pg_restore that uses it."""
-        path = self.file.with_suffix(f".{name}")
-        path.touch(mode=0o600)
-        path.write_text("\n".join(entries) + "\n", encoding="utf-8")
-        return f"--use-list={path}"
-
-    def script(self, entries: list[str], options: Iterable[str]) -> str:
-        """Return the statements that create these objects."""
-        if not entries:
-            return ""
-        command = [str(self.programs / "pg_restore"), *options, "--file=-", self.use(entries, "script")]
-        text = run_program([*command, str(self.file)], None)
-        if match := _RESTRICT.search(text):
-            text = text.replace(match[0], "", 1).replace(f"\\unrestrict {match[1]}", "", 1)
-        # Older servers do not know it; the session has no time-outs.
-        return _TIMEOUT.sub("", text)
 
 
 def make_tables(
@@ -102,15 +60,24 @@ def make_tables(
     ):
         with suppress(psycopg.Error):
             target.execute(ALLOW_VIEWS)
-        try:
+
+        def create_all(*, singly: bool) -> None:
             with state.writing(target, request.name, epoch):
                 roles = _checked_roles(request, source, target, stored)
                 if roles.is_superuser:
                     _log_nothing(target)
                 create_roles(source, target, roles, progress)
-                _create(dump, source, target, roles, _options(source, target, no_owner=stored.no_owner))
+                options = _options(source, target, no_owner=stored.no_owner)
+                _create(dump, source, target, roles, options, singly=singly)
                 record_created(source, target, request.name, roles.missing, _objects(dump.entries(POST)))
                 state.set_phase(target, request.name, epoch, "copying")
+
+        try:
+            try:
+                create_all(singly=False)
+            except CreationFailed:
+                # Object by object, to find out which one fails.
+                create_all(singly=True)
         except CreationFailed as error:
             raise TrueupError(
                 str(error),
@@ -141,22 +108,24 @@ def _log_nothing(target: Connection) -> None:
     )
 
 
-def _create(dump: Dump, source: Connection, target: Connection, roles: Roles, options: list[str]) -> None:
+def _create(
+    dump: Dump, source: Connection, target: Connection, roles: Roles, options: list[str], *, singly: bool
+) -> None:
     """Create the objects of the first section: schemas, then all else, then privileges."""
     entries = [line for line in dump.entries(PRE) if not _EXTENSION_COMMENT.match(line)]
     schemas = [line for line in entries if _SCHEMA.match(line)]
     privileges = [line for line in entries if _PRIVILEGES.match(line)]
     others = [line for line in entries if not _SCHEMA.match(line) and not _PRIVILEGES.match(line)]
-    _run(dump, target, schemas, options)
+    _run(dump, target, schemas, options, singly=singly)
     lent = [] if roles.is_superuser or "--no-owner" in options else _lend(source, target)
-    _run(dump, target, others, options)
+    _run(dump, target, others, options, singly=singly)
     for schema, owner in lent:
         target.execute(sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner))
     for (statement,) in target.execute(
         load("trueup.verbs.sync.target_schema", "create_schema.sql")["default_privileges"]
     ).fetchall():
         target.execute(statement)
-    _run(dump, target, privileges, options)
+    _run(dump, target, privileges, options, singly=singly)
 
 
 def _lend(source: Connection, target: Connection) -> list[tuple[sql.Identifier, sql.Identifier]]:
@@ -176,9 +145,14 @@ def _lend(source: Connection, target: Connection) -> list[tuple[sql.Identifier, 
     return lent
 
 
-def _run(dump: Dump, target: Connection, entries: list[str], options: list[str]) -> None:
-    """Create objects; an error names the object that failed, not the statement: it may contain a password."""
-    for piece in _pieces(dump.script(entries, options), len(entries)):
+def _run(dump: Dump, target: Connection, entries: list[str], options: list[str], *, singly: bool) -> None:
+    """Create objects in one round trip, or `singly`: then an error names the object.
+
+    It does not name the statement, which may contain a password. There is no savepoint: what was created is found by
+    its transaction.
+    """
+    script = dump.script(entries, options)
+    for piece in _pieces(script, len(entries) if singly else -1):
         try:
             target.execute(piece.encode())
         except psycopg.Error as error:
@@ -206,13 +180,13 @@ def _object_of(piece: str) -> str:
 
 def build_rest(
     request: SyncRequest, source: Connection, target: Connection, stored: State, left_out: tuple[TableName, ...],
-    progress: Progress, *, slots: int,
+    progress: Progress, *, slots: int, ahead: DumpAhead | None = None,
 ) -> None:  # fmt: skip
     """Create the indexes, constraints, triggers and policies of the target; set what belongs to the database itself."""
     progress.say("building indexes, constraints, triggers and policies of the target")
     title = _title(stored)
     end_sessions(target, stored)
-    with dumped(request, source, target, left_out) as dump:
+    with dumped(request, source, target, left_out, ahead) as dump:
         ours = _our_triggers(source)
         references = _references(source, left_out)
         superuser = is_superuser(target)
@@ -332,54 +306,3 @@ def _our_triggers(source: Connection) -> set[int]:
         [[STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA]],
     )
     return {int(row[0]) for row in rows.fetchall()}
-
-
-@contextmanager
-def dumped(
-    request: SyncRequest, source: Connection, target: Connection, left_out: tuple[TableName, ...]
-) -> Iterator[Dump]:
-    """Write the schema of the source to a temporary file."""
-    programs = find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
-    with ScratchFolder("trueup-schema-") as folder:
-        file = folder / "schema.dump"
-        file.touch(mode=0o600)
-        _dump(request, source, Dump(programs, file), left_out)
-        yield Dump(programs, file)
-
-
-def _dump(request: SyncRequest, source: Connection, dump: Dump, left_out: tuple[TableName, ...]) -> None:
-    """Write the schema of the source: no rows, nothing of trueup, no publications, no tables that are left out."""
-    rows = source.execute(
-        "SELECT nspname FROM pg_namespace WHERE obj_description(oid, 'pg_namespace') = 'Tubes of trueup.'"
-    ).fetchall()
-    hidden = {STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA, *(row[0] for row in rows)}
-    command = [
-        str(dump.programs / "pg_dump"),
-        "--format=custom",
-        "--schema-only",
-        "--encoding=UTF8",
-        "--no-publications",
-        "--no-subscriptions",
-        "--no-security-labels",
-        f"--lock-wait-timeout={LOCK_WAIT}",
-        *(f"--exclude-schema={_pattern(name)}" for name in sorted(hidden)),
-        *(f"--exclude-table={_pattern(*name)}" for name in left_out),
-        f"--file={dump.file}",
-    ]
-    give_up = time.monotonic() + request.timeout
-    while True:
-        began = time.monotonic()
-        try:
-            run_program(command, request.source, version=source.info.server_version, application="trueup dump")
-            return
-        except TrueupError as error:
-            # The reason is in the language of the server.
-            is_lock = "LOCK TABLE" in error.message and time.monotonic() - began >= LOCK_WAIT / 1000
-            if not is_lock or time.monotonic() > give_up:
-                raise
-            time.sleep(_RETRY_SECONDS)
-
-
-def _pattern(*parts: str) -> str:
-    """Return a pattern of pg_dump that matches one name only."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def folders() -> Iterator[Path]:
         yield Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
 
 
+@cache
 def _major(program: Path) -> int:
     try:
         done = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=30, check=False)

@@ -83,8 +83,9 @@ def filled_tables(target: Connection, tables: Iterable[SyncTable]) -> set[TableN
 
 
 def _states(target: Connection, oids: list[int]) -> list[dict[str, Any]]:
+    query = load("trueup.verbs.sync.target_schema", "plan_target.sql")["targets"]
     with target.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(load("trueup.verbs.sync", "plan.sql")["targets"], {"oids": oids}).fetchall()
+        return cursor.execute(query, {"oids": oids}).fetchall()
 
 
 def _filled(target: Connection, rows: Iterable[Mapping[str, Any]]) -> set[TableName]:

@@ -16,11 +16,12 @@ import trueup
 from support.sync import Pair, make_pair
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
-from trueup.testing.postgres import Server
-from trueup.verbs.sync import changelog, copy, ending, reshaped, state
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.sync import changelog, check, copy, ending, reshaped, state
 from trueup.verbs.sync import following as following_module
 from trueup.verbs.sync import plan as sync_plan
 from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.totals import Until
 from trueup.verbs.sync_ddl import apply_ddl, change_tables
@@ -533,3 +534,35 @@ def test_labels_of_enums_and_a_copy_beside_a_table_that_is_set_aside(
     pair.target.execute("ALTER TABLE acc ADD CHECK (n > 100) NOT VALID")
     with pytest.raises(CheckFailed, match=r"set aside, and not copied: public\.acc: the target refused its rows"):
         synced.add(["acc"])
+
+
+def test_a_change_between_the_copy_and_the_indexes_is_noticed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are checked again after the copy only if a fingerprint of either database has changed."""
+    made: list[Plan] = []
+    real_phase, real_plan = state.set_phase, sync_plan.make_plan
+    pending: list[tuple[Database, str]] = []
+
+    def set_phase(target: Any, name: str, epoch: int, phase: str) -> None:
+        real_phase(target, name, epoch, phase)
+        if phase == "copied" and pending:
+            database, statement = pending.pop()
+            database.execute(statement)
+
+    def make_plan(*arguments: Any) -> Plan:
+        made.append(real_plan(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(state, "set_phase", set_phase)
+    monkeypatch.setattr(check, "make_plan", make_plan)
+    for changes, aside in (
+        ([], []),
+        ([(pair.source, "ALTER TABLE one ADD more int")], ["public.one"]),
+        ([(pair.target, "ALTER TABLE two ALTER n TYPE bigint")], ["public.two"]),
+    ):
+        pending += changes
+        pair.both("DROP TABLE IF EXISTS one, two")
+        pair.both("CREATE TABLE one (id int PRIMARY KEY, n int); CREATE TABLE two (id int PRIMARY KEY, n int)")
+        made.clear()
+        assert [problem.where for problem in pair.start().problems] == aside
+        assert len(made) == (3 if aside else 2)
+        pair.drop()

@@ -64,9 +64,14 @@ def measure(command: Sequence[str], folder: Path, timeout: float, environment: M
     )
 
 
+def memory_of(root: int) -> int:
+    """Bytes that a process and its children use together; pages that several of them use are counted once."""
+    return sum(_pss(pid) for pid in _tree(root))
+
+
 def _watch(root: int, peak: list[int], done: threading.Event) -> None:
     while True:
-        peak[0] = max(peak[0], sum(_pss(pid) for pid in _tree(root)))
+        peak[0] = max(peak[0], memory_of(root))
         if done.wait(_EVERY):
             return
 

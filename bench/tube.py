@@ -1,6 +1,7 @@
 """Tubes: what capture costs, and how fast a tube is worked off into a PostgreSQL table.
 
     .venv/bin/python bench/tube.py [--only capture|replay] [--rounds 9] [--rows 100000] [--seconds 2] [--keys 1000000]
+                                   [--engines local,spark] [--live 20]
 
 Capture: no trigger, a tube of trueup, and a row-level trigger that logs (table, id), in one run, as ratios.
 
@@ -11,7 +12,10 @@ the machine does meets all of them; a ratio is the median of those of the rounds
 
 Replay: all keys of a table are in the tube by a backfill; `trueup tube run` starts and writes them into a table of
 another database of the same server. Meanwhile single rows are updated, and seen in the target: the time from the commit
-until then is the latency of a live touch. At the end both tables are compared.
+until then is the latency of a live touch, during the backfill, and for some seconds after it. At the end both tables
+are compared. Once per engine. The rate does not contain the start of the job: it counts from the first row in the target
+on, and for Spark the job waits for its session before it delivers anything. Memory is that of the job and its children
+(Java, Python workers) together, shared pages counted once.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import psycopg
+from machine import memory_of
 
 import trueup
 from trueup.api.tube import Tube
@@ -155,9 +160,9 @@ class Prober(threading.Thread):
         self.latencies += [time.perf_counter() - began for _, began in waiting.values()]
 
 
-def run_replay(server: Server, keys: int) -> dict[str, float]:
-    """Keys a second from tube to target, and the latency of live touches meanwhile."""
-    source, target = server.create_database("replay"), server.create_database("replay_copy")
+def run_replay(server: Server, keys: int, engine: str, live: float) -> dict[str, float]:
+    """Keys a second from tube to target, the latency of live touches during and after the backfill, and memory."""
+    source, target = server.create_database(f"replay_{engine}"), server.create_database(f"copy_{engine}")
     source.execute(TABLE.format(name="bench"))
     source.execute(
         f"INSERT INTO bench SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), (g::int8 * 7919 % 1000003)::int, now()"
@@ -184,18 +189,28 @@ def run_replay(server: Server, keys: int) -> dict[str, float]:
             "source",
             "--quiet",
         ]
+        command += ["--engine", engine, "--task-db", f"{folder}/tasks.db"]
         command += ["--node", f"source={source.uri}", "--node", f"target={target.uri}"]
-        command += ["--task-db", f"{folder}/tasks.db"]
         job = subprocess.Popen(command)
-        began = time.perf_counter()
+        started = time.perf_counter()
         _wait_for(lambda: bool(target.execute("SELECT to_regclass('bench') IS NOT NULL")[0][0]), job)
+        _wait_for(lambda: bool(target.execute("SELECT FROM bench LIMIT 1")), job)
+        began = time.perf_counter()
+        memory = Memory(job.pid)
         prober = Prober(source.uri, target.uri, keys)
         prober.start()
         _wait_for(lambda: not source.execute("SELECT FROM tube.pods_bench WHERE op = 'B' LIMIT 1"), job)
         seconds = time.perf_counter() - began
         prober.stop.set()
         prober.join()
+        after = Prober(source.uri, target.uri, keys)
+        after.start()
+        time.sleep(live)
+        after.stop.set()
+        after.join()
         _wait_for(lambda: not source.execute("SELECT FROM tube.pods_bench LIMIT 1"), job)
+        sys.stdout.write(f"{engine}: {tube.stats()[0].engine}\n")
+        first, peak = memory.stop()
         job.terminate()
         assert job.wait(60) == 0
     result = trueup.diff(
@@ -203,17 +218,43 @@ def run_replay(server: Server, keys: int) -> dict[str, float]:
         report_dir=tempfile.gettempdir(), progress=Silent(), task_db=f"{tempfile.gettempdir()}/bench-tasks.db"
     )  # fmt: skip
     assert result.verdict == "MATCH", result
-    late = sorted(prober.latencies)
+    busy, idle = sorted(prober.latencies), sorted(after.latencies)
     return {
         "keys": keys,
         "backfill": keys / filled,
+        "start": began - started,
         "rate": keys / seconds,
         "seconds": seconds,
-        "touches": len(late),
-        "p50": late[len(late) // 2],
-        "p99": late[int(len(late) * 0.99)],
-        "worst": late[-1],
+        "touches": len(busy),
+        "p50": busy[len(busy) // 2],
+        "p99": busy[int(len(busy) * 0.99)],
+        "worst": busy[-1],
+        "idle_p50": idle[len(idle) // 2],
+        "idle_p99": idle[int(len(idle) * 0.99)],
+        "first": first,
+        "peak": peak,
     }
+
+
+class Memory:
+    """The memory of a job and its children, twice per second."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._sizes: list[int] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.5):
+            self._sizes.append(memory_of(self._pid))
+
+    def stop(self) -> tuple[int, int]:
+        """End it; the median of the first tenth, and the peak."""
+        self._stop.set()
+        self._thread.join()
+        return int(statistics.median(self._sizes[: max(1, len(self._sizes) // 10)])), max(self._sizes)
 
 
 def _wait_for(condition: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
@@ -229,6 +270,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--engines", default="local,spark")
+    parser.add_argument("--live", type=float, default=20, help="seconds of live touches after the backfill")
     arguments = parser.parse_args()
     if arguments.only != "replay":
         times: Times = {}
@@ -243,7 +286,9 @@ def main() -> None:
     if arguments.only != "capture":
         with Server.start(name="bench", settings=SETTINGS) as server:
             version = str(server.database("postgres").execute("SHOW server_version")[0][0])
-            write_replay(run_replay(server, arguments.keys), version)
+            engines = arguments.engines.split(",")
+            found = {engine: run_replay(server, arguments.keys, engine, arguments.live) for engine in engines}
+            write_replay(found, version)
 
 
 def write_capture(times: Times, arguments: argparse.Namespace, version: str) -> None:
@@ -265,17 +310,23 @@ def write_capture(times: Times, arguments: argparse.Namespace, version: str) -> 
     write_section("What capture costs", text)
 
 
-def write_replay(found: dict[str, float], version: str) -> None:
-    """Rate and latency."""
+def write_replay(found: dict[str, dict[str, float]], version: str) -> None:
+    """Rates, latencies and memory, a line per engine."""
     text = [
-        f"{_machine(version)}. From tube to a PostgreSQL table by `trueup tube run`, its start included, while rows are",
-        "updated one by one; source, target and job share the machine. At the end both tables were equal (MATCH).",
+        f"{_machine(version)}. From tube to a PostgreSQL table by `trueup tube run`, while rows are updated one by one;",
+        "source, target and job share the machine. At the end both tables were equal (MATCH).",
         "",
-        "| keys of the backfill | into the tube | out of it into the table | live touches meanwhile | p50 | p99 | worst |",
-        "|---|---|---|---|---|---|---|",
-        f"| {found['keys']:,.0f} | {found['backfill']:,.0f} keys/s | {found['rate']:,.0f} keys/s, {found['seconds']:.1f} s"
-        f" | {found['touches']:,.0f} | {found['p50']:.2f} s | {found['p99']:.2f} s | {found['worst']:.2f} s |",
+        "| engine | keys of the backfill | into the tube | first row after | out of it into the table | live touches meanwhile"
+        " | p50 | p99 | worst | after it: p50 | p99 | memory | peak |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
+    for engine, each in found.items():
+        text.append(
+            f"| {engine} | {each['keys']:,.0f} | {each['backfill']:,.0f} keys/s | {each['start']:.1f} s"
+            f" | {each['rate']:,.0f} keys/s, {each['seconds']:.1f} s | {each['touches']:,.0f} | {each['p50']:.2f} s"
+            f" | {each['p99']:.2f} s | {each['worst']:.2f} s | {each['idle_p50']:.2f} s | {each['idle_p99']:.2f} s"
+            f" | {each['first'] / 1e6:,.0f} MB | {each['peak'] / 1e6:,.0f} MB |"
+        )
     write_section("How fast a tube is worked off", text)
 
 

@@ -1,6 +1,7 @@
 """What a validation keeps up with: changes a second beside PostgreSQL's own replication, time to an error, memory.
 
-    .venv/bin/python bench/validate.py [--rates 5000,10000,20000] [--seconds 30] [--changes 2000000]
+    .venv/bin/python bench/validate.py [--rates 5000,10000,15000,20000] [--seconds 30] [--changes 2000000]
+                                       [--engines local,spark]
 
 Two servers of this machine, a table of 200,000 rows, native replication between them. Upstream, transactions of 100
 changes each (updates by key, some inserts and deletes) come at a given rate; the validation is a process of its own,
@@ -8,7 +9,8 @@ and shares the cores with both servers and the load. A rate is kept if at its en
 Beside the load, a row is spoiled by a trigger of the target every half second: the time until it is listed as an error,
 with --check-interval 0.25 and --row-error-delay 1. What is behind because the subscription has not applied it yet is not
 the validation's doing: its share is told. Then changes come as fast as they are validated, and memory is
-watched. Writes bench/RESULTS-validate.md.
+watched: of the process and its children (Java, Python workers) together, shared pages counted once. The engines take
+turns, each with its own slot, in the same databases. Writes bench/RESULTS-validate.md.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
-from machine import machine
+from machine import machine, memory_of
 
 from trueup.api.validate import Validation
 from trueup.capture.log.slot import lsn_number
 from trueup.testing.postgres import Database, Server
+from trueup.verbs.validate.status import status_text
 
 ROWS = 200_000
 BATCH = 100
@@ -149,8 +152,8 @@ class Probes:
         return [self._seen[key] - made for key, made in self._made.items()]
 
 
-def memory(up: Database, validation: Validation, process: psutil.Process, changes: int) -> list[tuple[int, int]]:
-    """Resident bytes of the validation after so many changes."""
+def memory(up: Database, validation: Validation, pid: int, changes: int) -> tuple[float, list[tuple[int, int]]]:
+    """Changes a second if they come as fast as they are validated, and bytes after so many changes."""
     base[0] = 0
     base[0] = processed(validation)
     load = Load(up, validation, 0)
@@ -158,21 +161,22 @@ def memory(up: Database, validation: Validation, process: psutil.Process, change
     began = time.monotonic()
     while (done := processed(validation)) < changes:
         if not found or done >= (len(found)) * changes / 10:
-            found.append((done, process.memory_info().rss))
+            found.append((done, memory_of(pid)))
         time.sleep(0.2)
-    found.append((done, process.memory_info().rss))
+    rate = done / (time.monotonic() - began)
+    found.append((done, memory_of(pid)))
     load.stop()
-    sys.stdout.write(f"{done:,} changes at {done / (time.monotonic() - began):,.0f} a second\n")
-    return found
+    sys.stdout.write(f"{done:,} changes at {rate:,.0f} a second\n")
+    return rate, found
 
 
 def main() -> None:
     """Start the servers and the validation, measure, and write the results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rates", default="5000,10000,20000")
+    options.add_argument("--rates", default="5000,10000,15000,20000")
     options.add_argument("--seconds", type=float, default=30)
     options.add_argument("--changes", type=int, default=2_000_000)
-    options.add_argument("--engine", default="local")
+    options.add_argument("--engines", default="local,spark")
     options.add_argument("--no-file", action="store_true")
     given = options.parse_args()
     with Server.start(name="up", settings=SETTINGS) as one, Server.start(name="down", settings=SETTINGS) as two:
@@ -190,45 +194,69 @@ def main() -> None:
         up.execute("VACUUM ANALYZE")
         down.execute("VACUUM ANALYZE")
         nodes = {"n1": up.uri, "n2": down.uri}
-        validation = Validation("bench", nodes=nodes)
-        validation.create(source="n1", target="n2", tables=("public.*",), check_interval=0.25, row_error_delay=1.0)
-        lines = measured(given, up, down, validation, nodes)
+        engines = given.engines.split(",")
+        found = {engine: measured(given, up, down, engine, nodes) for engine in engines}
+        lines = report(found)
     text = "\n".join(lines)
     sys.stdout.write(text + "\n")
     if not given.no_file:
         (Path(__file__).parent / "RESULTS-validate.md").write_text(text + "\n", encoding="utf-8")
 
 
-def measured(
-    given: argparse.Namespace, up: Database, down: Database, validation: Validation, nodes: dict[str, str]
-) -> list[str]:
-    """All numbers, as the lines of the report."""
-    command = [sys.executable, "-m", "trueup", "validate", "start", "--name", "bench", "--engine", given.engine, "-q"]
-    process = subprocess.Popen([*command, *(f"--node={name}={uri}" for name, uri in nodes.items())])
+@dataclass
+class Found:
+    """What was measured on one engine."""
+
+    rates: list[dict[str, Any]]
+    fastest: float
+    sizes: list[tuple[int, int]]
+    status: str
+
+
+def measured(given: argparse.Namespace, up: Database, down: Database, engine: str, nodes: dict[str, str]) -> Found:
+    """All numbers of one engine, with a validation of its own."""
+    name = f"bench_{engine}"
+    validation = Validation(name, nodes=nodes)
+    validation.create(source="n1", target="n2", tables=("public.*",), check_interval=0.25, row_error_delay=1.0)
+    command = [sys.executable, "-m", "trueup", "validate", "start", "--name", name, "--engine", engine, "-q"]
+    process = subprocess.Popen([*command, *(f"--node={node}={uri}" for node, uri in nodes.items())])
     try:
-        while validation.status().state != "running":
+        while validation.status().engine.get("name") != engine:
+            assert process.poll() is None, "the validation has ended"
             time.sleep(0.1)
         validation.fence()
-        lines = ["# Validation beside native replication", "", machine(), "", f"Engine: {given.engine}.", ""]
-        lines += [
-            "| changes/s wanted | made | behind at the end | not applied yet | kept | caught up after | error p50 | p99 |"
-        ]
-        lines += ["|---|---|---|---|---|---|---|---|"]
+        rates = []
         for rate in (int(each) for each in given.rates.split(",")):
-            found = keeps_up(up, down, validation, rate, given.seconds)
-            sys.stdout.write(f"{found}\n")
-            lines.append(
-                f"| {rate:,} | {found['made']:,.0f} | {found['behind']:,} changes |"
-                f" {found['of_syncer']:.0%} of it | {'yes' if found['kept'] else 'no'} |"
-                f" {found['catch_up']:.1f} s | {found['p50']:.2f} s | {found['p99']:.2f} s ({found['probes']} rows) |"
-            )
-        lines += ["", "Memory of the process:", "", "| changes | MB |", "|---|---|"]
-        sizes = memory(up, validation, psutil.Process(process.pid), given.changes)
-        lines += [f"| {done:,} | {size / 1e6:,.0f} |" for done, size in sizes]
-        return lines
+            rates.append(keeps_up(up, down, validation, rate, given.seconds))
+            sys.stdout.write(f"{engine}: {rates[-1]}\n")
+        fastest, sizes = memory(up, validation, process.pid, given.changes)
+        return Found(rates, fastest, sizes, status_text(validation.status()).splitlines()[3].strip())
     finally:
         process.terminate()
         process.wait()
+        validation.delete()
+
+
+def report(found: dict[str, Found]) -> list[str]:
+    """The lines of the report."""
+    lines = ["# Validation beside native replication", "", machine(), ""]
+    lines += [
+        "| engine | changes/s wanted | made | behind at the end | not applied yet | kept | caught up after | error p50 | p99 |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    for engine, numbers in found.items():
+        for rate in numbers.rates:
+            lines.append(
+                f"| {engine} | {rate['rate']:,} | {rate['made']:,.0f} | {rate['behind']:,} changes |"
+                f" {rate['of_syncer']:.0%} of it | {'yes' if rate['kept'] else 'no'} |"
+                f" {rate['catch_up']:.1f} s | {rate['p50']:.2f} s | {rate['p99']:.2f} s ({rate['probes']} rows) |"
+            )
+    lines += ["", "As fast as they are validated, and the memory of all processes of the validation meanwhile:", ""]
+    lines += ["| engine | changes/s | MB after |", "|---|---|---|"]
+    for engine, numbers in found.items():
+        sizes = ", ".join(f"{done / 1e6:.1f} M: {size / 1e6:,.0f}" for done, size in numbers.sizes)
+        lines.append(f"| {engine} | {numbers.fastest:,.0f} | {sizes} |")
+    return [*lines, "", *(f"Status at the end ({engine}): {numbers.status}" for engine, numbers in found.items())]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -76,8 +77,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Isolate tests from the settings and the folders of the user."""
+def _clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Isolate tests from the settings and the folders of the user, and from the Spark session of other tests."""
+    if "pyspark" in sys.modules and not _uses_spark(request.node):
+        monkeypatch.setattr("trueup.engine.lasting.session_of_program", lambda settings: None)
     for name in list(os.environ):
         if name.startswith(("TRUEUP_", "PG")):
             monkeypatch.delenv(name)
@@ -189,8 +192,10 @@ def spark() -> Iterator[Spark]:
     from trueup.engine.session import start_session
 
     # Workers import functions of test modules; they do not import from the working folder.
-    root = str(Path(__file__).parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    tests = Path(__file__).parent
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(tests.parent), str(tests), os.environ.get("PYTHONPATH")))
+    )
     # Tables of a few rows: more partitions, and compiling each query, would only cost time. Tests that start Spark as a
     # user does compile them; tests/spark/difflog/test_cluster.py compares the results.
     conf = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
@@ -200,6 +205,21 @@ def spark() -> Iterator[Spark]:
     ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
     yield session
     stop_session(session)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engine of a test with the mark `both_engines`."""
+    name: str = request.param
+    if name == "spark":
+        request.getfixturevalue("spark")
+    return name
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    """Return whether a test uses the shared Spark session."""
+    call = getattr(item, "callspec", None)
+    return "spark" in getattr(item, "fixturenames", ()) or (call is not None and call.params.get("engine") == "spark")
 
 
 # Before xdist, which reads the marks.
@@ -218,6 +238,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         is_spark = "/spark/" in str(item.path)
         fixtures = fixtures_of_file[item.path] if is_spark else set(getattr(item, "fixturenames", ()))
+        fixtures = {*fixtures, "spark"} if _uses_spark(item) else fixtures
         group = next((name for name, fixture in _GROUPS.items() if fixture in fixtures), str(item.path))
         if group == "spark" and "/difflog/" in str(item.path):
             group = _VERSION_LOG

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from support.fixtures import Databases, Spark
 
 SPARK = SparkSettings(engine="spark")
+LOCAL = SparkSettings(engine="local")
 TABLES = """
     CREATE TABLE things (id bigint PRIMARY KEY, name text, seen timestamptz);
     CREATE TABLE parts (a text, b numeric, note text, tenant int, PRIMARY KEY (a, b));
@@ -122,8 +123,9 @@ def test_both_engines_write_the_same(kind: str, source: Database, spark: Spark, 
     with Tube("threads", source.uri) as on_threads, Tube("spark", source.uri) as on_spark:
         for number, changes in enumerate(CHANGES):
             source.execute(changes)
+            options = {"types": "native"}
             expected = on_threads.run(
-                f"{kind}:{threads}", sink_options={"types": "native"}, until_empty=True, attempts=1
+                f"{kind}:{threads}", sink_options=options, until_empty=True, attempts=1, spark=LOCAL
             )
             killed = tmp_path / "killed"
             sink = _with_killed_worker(f"{kind}:{tasks}", killed)
@@ -162,7 +164,7 @@ def test_a_clickhouse_server(source: Database, spark: Spark, tmp_path: Path) -> 
         address = f"clickhouse://me:ge%20heim%2F123@127.0.0.1:{int(server.stdout.readline())}"
         for changes in CHANGES[:2]:
             source.execute(changes)
-            for name, settings in (("threads", None), ("spark", SPARK)):
+            for name, settings in (("threads", LOCAL), ("spark", SPARK)):
                 with Tube(name, source.uri) as tube:
                     options = {"types": "native", "database": name}
                     tube.run(address, sink_options=options, until_empty=True, attempts=1, spark=settings)
@@ -182,13 +184,16 @@ def test_a_clickhouse_server(source: Database, spark: Spark, tmp_path: Path) -> 
 KILLED = """
 import os, signal
 from contextlib import nullcontext
+from types import SimpleNamespace
 import trueup.verbs.tube.restart as restart
 from trueup.api.tube import Tube
 from trueup.engine.local import LocalEngine
 from trueup.sinks.delta import DeltaSink
 from trueup.sinks.parquet import ParquetSink
 
-restart._engine = lambda job, copies: nullcontext(LocalEngine(2))
+engine = LocalEngine(2)
+engine.jobs = 0
+restart._spark = lambda job, copies: nullcontext(SimpleNamespace(now=lambda: engine))
 commit = ParquetSink.commit
 def die(sink, results):
     # The other files were not moved.

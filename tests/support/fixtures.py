@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pytest
+
 from trueup.report.model import DiffResult
 from trueup.testing.postgres import Database, Server
 
@@ -22,6 +24,8 @@ FreshServer: TypeAlias = Callable[..., Server]
 # `put(set, source, rows, schema=…)`: write a chunk of a version log.
 Put: TypeAlias = Callable[..., Path]
 
+# The test runs once on threads and once in the shared Spark session.
+both_engines = pytest.mark.parametrize("engine", ["local", "spark"], indirect=True)
 
 # `compare(databases, table, **options)`: a diff, or with `quick=True` a check, of nodes n1, n2, and so on.
 Compare: TypeAlias = Callable[..., DiffResult]

@@ -7,6 +7,7 @@ from typing import Any
 from trueup.api.tube import Tube
 from trueup.capture.triggers.install import Installed
 from trueup.capture.triggers.model import Pod, TubeInfo
+from trueup.config.settings import SparkSettings
 from trueup.testing.postgres import Database
 
 
@@ -15,6 +16,7 @@ class TubeDatabase:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.spark = SparkSettings(engine="local")
         self._tubes: dict[str, Tube] = {}
         self.tube = self.of("t")
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from trueup.api.validate import Validation
 from trueup.testing.postgres import Database
@@ -26,6 +26,7 @@ class Copy:
         self.up = up
         self.down = down
         self.name = "v"
+        self.engine: Literal["local", "spark"] = "local"
         self.meta = ""
         self.messages: list[str] = []
         self.ended: list[Any] = []
@@ -78,7 +79,7 @@ class Copy:
 
         def run() -> None:
             try:
-                self.ended.append(self.validation.start(engine="local", log=self.messages.append))
+                self.ended.append(self.validation.start(engine=self.engine, log=self.messages.append))
             except BaseException as error:
                 self.ended.append(error)
 

@@ -261,7 +261,9 @@ class Tube:
         """Keep a sink in step with the tube until `stop` is set, or with `until_empty` until the tube is empty.
 
         The sink is an object, an address, or the name of a node of the configuration. The job is recorded in the task
-        store. After an error or a kill, the pods that were not acknowledged stay in the tube.
+        store. After an error or a kill, the pods that were not acknowledged stay in the tube. `spark` is by default the
+        section [spark] of the configuration: threads begin, and Spark takes over after `local_seconds`, or from the
+        first batch on if this program has a session or a master is configured.
         """
         config = self._config
         opened = open_sink(sink, sink_options, nodes=config.nodes if config else {}) if isinstance(sink, str) else sink
@@ -275,7 +277,7 @@ class Tube:
                 max_bytes=max_bytes,
                 attempts=attempts,
                 retry_pause=retry_pause,
-                spark=spark or SparkSettings(engine="local"),
+                spark=spark or (config.spark if config else SparkSettings()),
             )
             job = Job(
                 self.session,

@@ -14,15 +14,13 @@ from typing import Any, Literal
 
 from trueup.api.parameters import configuration
 from trueup.config.model import Config, Node
-from trueup.engine.local import LocalEngine
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate import change_tables, row_errors
 from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for
 from trueup.verbs.validate.meta import Meta, Stored, as_json, find_validation, meta_nodes, meta_of, open_meta
-from trueup.verbs.validate.on_spark.stream import run_stream, run_with_spark
+from trueup.verbs.validate.on_spark.lasting import run_lasting
 from trueup.verbs.validate.owner import drop_objects, own_name, stop_capture
 from trueup.verbs.validate.row_errors import ErrorRow
-from trueup.verbs.validate.run import run
 from trueup.verbs.validate.settings import FIXED, Settings, check_position
 from trueup.verbs.validate.status import Status, read_status
 
@@ -186,9 +184,13 @@ class Validation:
         return settings
 
     def start(
-        self, *, engine: Literal["auto", "spark", "local"] = "auto", log: Callable[[str], None] = _LOGGER.info
+        self, *, engine: Literal["auto", "spark", "local"] | None = None, log: Callable[[str], None] = _LOGGER.info
     ) -> str:
         """Run the validation in this process until it is stopped; return the reason of the end.
+
+        `engine` is by default that of the configuration. With "auto", threads begin, and Spark takes over after
+        `local_seconds`, or from the beginning if this program has a session or a master is configured. If Spark fails,
+        threads continue; with "spark", that raises EngineError.
 
         `log` gets the messages (default: the logger `trueup.validate`). Raises SlotLost if changes were lost, and
         CheckFailed if the validation is already running. After a failure or a kill, the next start continues from the
@@ -197,15 +199,8 @@ class Validation:
         with self._meta() as meta:
             settings, meta_node = meta.need(self.name).settings, meta.node
         nodes = self._node(settings.source), self._node(settings.target)
-        if engine == "spark" or (engine == "auto" and (self.config.spark.master or self.config.spark.remote)):
-            run_on_spark = run_stream if settings.changes == "log" else run_with_spark
-            return run_on_spark(self.name, nodes, meta_node, self.config, log=log)
-        # Two of the connections to each node are for reading changes and for queries of the driver.
-        local = LocalEngine(max(1, settings.max_connections - 2))
-        try:
-            return run(self.name, nodes, meta_node, local, log=log)
-        finally:
-            local.close()
+        spark = replace(self.config.spark, engine=engine) if engine else self.config.spark
+        return run_lasting(settings, nodes, meta_node, spark, log)
 
     def stop(self, *, timeout: float = 60.0) -> bool:
         """Request the running process to stop, and wait for it; return whether it was running."""

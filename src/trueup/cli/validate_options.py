@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from trueup.cli.options import ENGINES, SHARED, Bytes, Decorator, F, choice, decorated, flag, option, repeated, shared
+from trueup.cli.options import SHARED, Bytes, Decorator, F, choice, decorated, flag, option, repeated, shared
 
 _META = option(
     *("--meta", "NODE"),
@@ -86,10 +86,7 @@ START: tuple[Decorator, ...] = (
     option("--tube", "NAME", "With --source tube: the tube that the tables are attached to."),
     option("--publication", "NAME", "Existing publication to use. [default: create trueup_NAME_HASH]"),
     option("--max-connections", "N", "Maximum connections per node, at least 3. [default: 6]", kind=int),
-    choice(
-        *("--engine", ENGINES),
-        "Where the work runs: local (threads), spark (a stream), or auto (spark if a master or remote is set).",
-    ),
+    SHARED["engine"],
     flag("--detach", "Run in the background and write a log file."),
     option("--log", "FILE", "Log file of --detach. [default: trueup-validate-NAME.log]", key="log_file"),
     SHARED["quiet"],

@@ -99,10 +99,10 @@ TEMPLATE = """\
 #master = ""
 # A Spark Connect server (sc://host:15002); set a master or a remote, not both.
 #remote = ""
-# With "auto", tables with fewer estimated rows are copied in this process.
+# With "auto", a round of a sync copies tables with fewer estimated rows in this process.
 #local_rows = 100_000_000
-# With "auto", Spark is started for a comparison when the rest of it is expected to take more seconds than this and
-# cores of this machine are idle; 0: always.
+# With "auto", Spark is started for a comparison or a copy when the rest of it is expected to take more seconds than
+# this and cores of this machine are idle (0: always), and for a validation or a tube when it has lasted this long.
 #local_seconds = 10.0
 # Concurrent tasks; 0: the cores of this machine or of the cluster times diff.concurrency_factor.
 #slots = 0
@@ -112,6 +112,8 @@ TEMPLATE = """\
 # Settings that are passed to Spark; none by default.
 #[spark.conf]
 #"spark.executor.memory" = "2g"
+# The page of Spark on http://127.0.0.1:4040.
+#"spark.ui.enabled" = "true"
 
 [tasks]
 # File of the task store; empty: a file in the data folder of the user.

@@ -14,6 +14,7 @@ import psycopg
 
 from trueup.api.diff import diff
 from trueup.api.tube import Tube
+from trueup.config.settings import SparkSettings
 from trueup.db.connection import Connection
 from trueup.db.statements import load as load_statements
 from trueup.demo.background import DURABLE, TIMEOUT, Background, in_background, wait_until
@@ -98,7 +99,8 @@ def _backfill(tube: Tube, seconds: float, say: Callable[[str], object], job: Bac
 def _job(source: Database, copy: Database, folder: Path, stop: threading.Event) -> Summary:
     """Run the same job as `trueup tube run shop --to postgresql://…`."""
     with Tube(TUBE, source.uri) as tube:
-        return tube.run(copy.uri, stop=stop, task_db=str(folder / "tasks.db"))
+        local = SparkSettings(engine="local")
+        return tube.run(copy.uri, stop=stop, spark=local, task_db=str(folder / "tasks.db"))
 
 
 def _write(source: Database, copy: Database, rows: int, stop: threading.Event) -> tuple[int, list[float]]:

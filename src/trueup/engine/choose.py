@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING
 
 from trueup.config.settings import SparkSettings
@@ -46,7 +45,7 @@ class EngineStarter:
         self._hand_over: HandOverEngine | None = None
         self._lock = threading.Lock()
         # Looked up here, because an active session belongs to a thread.
-        self._session = self._existing()
+        self._session = session_of_program(settings)
         if uses_spark(settings, rows=0):
             self._begin()
 
@@ -77,7 +76,7 @@ class EngineStarter:
                 if self._hand_over is None:
                     self._hand_over = HandOverEngine(
                         slots,
-                        BackgroundStart(partial(self._start_checked, slots)),
+                        BackgroundStart(self._start_checked),
                         seconds=settings.local_seconds,
                         max_connections=self._share.max_connections,
                     )
@@ -101,37 +100,37 @@ class EngineStarter:
         if self._spark is not None and self._spark.exception() is None:
             self._spark.result().close()
 
-    def _existing(self) -> SparkSession | None:
-        settings = self._settings
-        return None if settings.master or settings.remote or settings.engine == "local" else existing_session()
-
     def _begin(self) -> None:
         self._spark = self._threads.submit(self._start, self._session)
 
     def _start(self, session: SparkSession | None) -> Engine:
-        if session is not None:
-            use_this_python(session)
-            return SparkEngine(session, self._share, owned=False)
-        settings = self._settings
-        slots = self._share.of(cores_here())
-        if not (settings.master or settings.remote):
-            return self._start_here(slots, Launch())
-        session = start_session(
-            slots=slots,
-            master=settings.master,
-            remote=settings.remote,
-            conf=settings.conf,
-            class_archive=settings.class_archive,
-        )
-        return SparkEngine(session, self._share, owned=True, lasting=bool(settings.remote))
+        return start_spark(self._settings, self._share, session, Launch())
 
-    def _start_checked(self, slots: int, launch: Launch) -> SparkEngine:
+    def _start_checked(self, launch: Launch) -> SparkEngine:
         """Start Spark beside the threads, if there is memory for both."""
         check_memory_for_spark()
-        return self._start_here(slots, launch)
+        return start_spark(self._settings, self._share, None, launch)
 
-    def _start_here(self, slots: int, launch: Launch) -> SparkEngine:
-        """Start Spark on this machine, with one core per slot."""
-        settings = self._settings
-        session = start_session(slots=slots, conf=settings.conf, class_archive=settings.class_archive, launch=launch)
+
+def session_of_program(settings: SparkSettings) -> SparkSession | None:
+    """Return the session that this program has, if the settings name no other place."""
+    return None if settings.master or settings.remote or settings.engine == "local" else existing_session()
+
+
+def start_spark(settings: SparkSettings, share: Share, session: SparkSession | None, launch: Launch) -> SparkEngine:
+    """Return Spark in a session of the program, else start it: on this machine with one core per slot, or elsewhere."""
+    if session is not None:
+        use_this_python(session)
+        return SparkEngine(session, share, owned=False)
+    slots = share.of(cores_here())
+    session = start_session(
+        slots=slots,
+        master=settings.master,
+        remote=settings.remote,
+        conf=settings.conf,
+        class_archive=settings.class_archive,
+        launch=launch,
+    )
+    if not (settings.master or settings.remote):
         return SparkEngine(session, Share(fixed=slots), owned=True)
+    return SparkEngine(session, share, owned=True, lasting=bool(settings.remote))

@@ -37,7 +37,7 @@ class Slice:
     @classmethod
     def of(cls, work: Work[Any], deals: Sequence[Sequence[Any]], *, keep: bool) -> Slice:
         """Pack the tasks of a wave, one list per slice; `keep` the sessions with the nodes for the next wave."""
-        return cls(__version__, _packed((work, keep)), [_packed(deal) for deal in deals])
+        return cls(__version__, packed((work, keep)), [packed(deal) for deal in deals])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reason = _reason_to_refuse(self.version)
@@ -46,20 +46,22 @@ class Slice:
             yield _batch([reason.encode()])
             return
         freeze_imports()
-        work, keep = _unpacked(self.work)
+        work, keep = unpacked(self.work)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _results(work, _unpacked(self.deals[number]))
+                yield from _results(work, unpacked(self.deals[number]))
         if not keep:
             close_idle()
 
 
-def _packed(contents: Any) -> bytes:
+def packed(contents: Any) -> bytes:
+    """Pickle what is sent to workers."""
     # Compressed: smaller, and no address is readable where Spark shows or logs a function.
     return zlib.compress(pickle.dumps(contents, pickle.HIGHEST_PROTOCOL), 1)
 
 
-def _unpacked(contents: bytes) -> Any:
+def unpacked(contents: bytes) -> Any:
+    """Return what `packed` has pickled."""
     return pickle.loads(zlib.decompress(contents))
 
 

@@ -49,6 +49,8 @@ class SparkEngine:
         self.session = session
         # Limit of the slots when the cluster grows; 0: no limit.
         self.max_slots = 0
+        # How many jobs were run.
+        self.jobs = 0
         self._owned = owned
         # Workers that outlive the run must not keep sessions, which hold locks and snapshots.
         self._lasting = lasting or not owned
@@ -90,6 +92,7 @@ class SparkEngine:
     def _job(self, work: Work[T], deals: Sequence[Sequence[T]], *, keep: bool) -> Sequence[Any]:
         """Run one slice per deal; return the packed answers, in batches."""
         packed = Slice.of(work, deals, keep=keep)
+        self.jobs += 1
         try:
             frame = self.session.range(0, len(deals), 1, len(deals)).mapInArrow(packed, "result binary")
             batches: Sequence[Any] = frame.toArrow().column(0).chunks

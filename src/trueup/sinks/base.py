@@ -25,6 +25,7 @@ __all__ = [
     "SinkDown",
     "SinkRejected",
     "SourceTable",
+    "SplittingSink",
     "Target",
     "TaskWriter",
 ]
@@ -90,6 +91,13 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close the connections; no write follows."""
+
+
+@runtime_checkable
+class SplittingSink(Protocol):
+    """A sink whose copies may write documents of one shard at the same time, each with other keys."""
+
+    splits_shards: ClassVar[bool]
 
 
 class Target(Protocol):

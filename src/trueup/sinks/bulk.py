@@ -44,6 +44,7 @@ class BulkSink:
     """Indexes of a search cluster."""
 
     driver_only: ClassVar[bool] = False
+    splits_shards: ClassVar[bool] = True
 
     def __init__(self, parts: SplitResult, options: Options, environment: Mapping[str, str] = os.environ) -> None:
         prefix, _, self._index = parts.path.rstrip("/").rpartition("/")

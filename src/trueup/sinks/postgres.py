@@ -50,6 +50,7 @@ class PostgresSink:
     """Tables of a node. Each copy of the sink opens its own connection."""
 
     driver_only: ClassVar[bool] = False
+    splits_shards: ClassVar[bool] = True
 
     def __init__(self, node: Node, options: Options) -> None:
         self.node = node

@@ -37,6 +37,7 @@ class RedisSink:
     """Entries of a Redis server or cluster, named by a template."""
 
     driver_only: ClassVar[bool] = False
+    splits_shards: ClassVar[bool] = True
 
     def __init__(self, url: str, options: Options) -> None:
         self.address = parse_redis(url, options)

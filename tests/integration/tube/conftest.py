@@ -10,6 +10,7 @@ import pytest
 
 from support.fixtures import Databases
 from support.tube import TubeDatabase
+from trueup.config.settings import SparkSettings
 
 # Jobs in other processes import the sink of these tests by name.
 ROOT = str(Path(__file__).parents[2])
@@ -18,9 +19,11 @@ if ROOT not in sys.path:
 
 
 @pytest.fixture
-def tube_db(databases: Databases) -> Iterator[TubeDatabase]:
-    """A new database with a tube t."""
+def tube_db(request: pytest.FixtureRequest, databases: Databases) -> Iterator[TubeDatabase]:
+    """A new database with a tube t; jobs run on the engine of the test."""
     tube_db = TubeDatabase(databases(1)[0])
+    if "engine" in request.fixturenames:
+        tube_db.spark = SparkSettings(engine=request.getfixturevalue("engine"))
     try:
         tube_db.install()
         tube_db.tube.ensure()

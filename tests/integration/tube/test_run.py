@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from support.fixtures import FreshServer
+from support.fixtures import FreshServer, both_engines
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.api.tube import Tube
@@ -48,6 +48,7 @@ def items(tube_db: TubeDatabase) -> TubeDatabase:
 def empty(tube_db: TubeDatabase, sqlite_sink: SqliteSink, **options: Any) -> Summary:
     """Run a job until the tube is empty."""
     with Tube("t", tube_db.database.uri) as tube:
+        options.setdefault("spark", tube_db.spark)
         summary: Summary = tube.run(SqliteSink(sqlite_sink.path), until_empty=True, **options)
         return summary
 
@@ -83,6 +84,7 @@ def following(tube_db: TubeDatabase, sqlite_sink: SqliteSink, **options: Any) ->
     def run() -> None:
         try:
             with Tube("t", tube_db.database.uri) as tube:
+                options.setdefault("spark", tube_db.spark)
                 job.summary = tube.run(SqliteSink(sqlite_sink.path), stop=stop, progress=progress, **options)
         except BaseException as error:
             errors.append(error)
@@ -118,7 +120,8 @@ def kept(sqlite_sink: SqliteSink, table: str = "public.items") -> dict[Any, Any]
     return {key[0]: row for (_, key), row in rows.items()}
 
 
-def test_the_sink_follows(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
+@both_engines
+def test_the_sink_follows(engine: str, items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     items.run("INSERT INTO items SELECT g, g, 'x' FROM generate_series(1, 600) g")
     summary = empty(items, sqlite_sink)
     assert (summary.keys, summary.written, summary.removed, summary.pods) == (600, 600, 0, 3)
@@ -140,7 +143,8 @@ def test_the_sink_follows(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     assert items.pods() == []
 
 
-def test_rows_that_count_as_deleted(tube_db: TubeDatabase, sqlite_sink: SqliteSink) -> None:
+@both_engines
+def test_rows_that_count_as_deleted(engine: str, tube_db: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     """Predicates, routing, composite keys, equal keys with different texts; exact values of every type."""
     tube_db.run("""
         CREATE TABLE docs (tenant int, name text, n numeric, is_draft boolean, f float8, at timestamptz, j jsonb,
@@ -183,7 +187,8 @@ def test_rows_that_count_as_deleted(tube_db: TubeDatabase, sqlite_sink: SqliteSi
     assert (len(sqlite_sink.rows("public.uids")), tube_db.tube.dead_letters()) == (20, [])
 
 
-def test_changes_of_columns_and_tables(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
+@both_engines
+def test_changes_of_columns_and_tables(engine: str, items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     items.run("INSERT INTO items VALUES (1, 1, 'a')")
     with following(items, sqlite_sink):
         until(lambda: kept(sqlite_sink) == source(items))
@@ -201,7 +206,8 @@ def test_changes_of_columns_and_tables(items: TubeDatabase, sqlite_sink: SqliteS
         until(lambda: kept(sqlite_sink) == source(items))
 
 
-def test_eight_writers_a_backfill_and_garbage(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
+@both_engines
+def test_eight_writers_a_backfill_and_garbage(engine: str, items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     """Random pauses, rollbacks and changed keys during a backfill into a sink with outdated documents."""
     items.run("INSERT INTO items SELECT -g, g, 'x' FROM generate_series(1, 3000) g")
     empty(items, sqlite_sink)
@@ -264,8 +270,9 @@ def test_a_thousand_shards(tube_db: TubeDatabase, sqlite_sink: SqliteSink) -> No
     assert summary.removed > 500
 
 
+@both_engines
 def test_a_sink_that_is_down_or_rejects_documents(
-    items: TubeDatabase, sqlite_sink: SqliteSink, monkeypatch: pytest.MonkeyPatch
+    engine: str, items: TubeDatabase, sqlite_sink: SqliteSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g")
     monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.3)

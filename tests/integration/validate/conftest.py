@@ -30,10 +30,12 @@ def two_servers() -> Iterator[tuple[Server, Server]]:
 
 
 @pytest.fixture
-def copy(two_servers: tuple[Server, Server]) -> Iterator[Copy]:
-    """Two new databases."""
+def copy(request: pytest.FixtureRequest, two_servers: tuple[Server, Server]) -> Iterator[Copy]:
+    """Two new databases; the validation runs on the engine of the test."""
     number = next(_numbers)
     up, down = (server.create_database(f"{server.name}_{os.getpid()}_{number}") for server in two_servers)
     made = Copy(up, down)
+    if "engine" in request.fixturenames:
+        made.engine = request.getfixturevalue("engine")
     yield made
     made.remove()

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from support.fixtures import both_engines
 from support.validate import Copy
 from trueup.cli.main import run
 from trueup.errors import ConfigError
@@ -34,7 +35,8 @@ def _validated(copy: Copy) -> bool:
     return copy.fence().exit_code in (0, 1)
 
 
-def test_tables_change_while_the_validation_runs(copy: Copy, capfd: pytest.CaptureFixture[str]) -> None:
+@both_engines
+def test_tables_change_while_the_validation_runs(engine: str, copy: Copy, capfd: pytest.CaptureFixture[str]) -> None:
     copy.both(TABLES)
     copy.up.execute("INSERT INTO b SELECT i, i, CASE WHEN i < 5 THEN 'EU' ELSE 'US' END FROM generate_series(1, 8) i")
     copy.replicate()

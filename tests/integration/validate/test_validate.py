@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from support.fixtures import both_engines
 from support.standby import missing_standby
 from support.validate import Copy
 from trueup.api.validate import Validation
@@ -19,7 +20,8 @@ INSERT = """INSERT INTO items SELECT i, 'item ' || i, i / 4.0,
     FROM generate_series({}, {}) i"""
 
 
-def test_every_change_is_counted_and_every_wrong_row_is_named(copy: Copy) -> None:
+@both_engines
+def test_every_change_is_counted_and_every_wrong_row_is_named(engine: str, copy: Copy) -> None:
     copy.both(WIDE)
     copy.replicate()
     copy.spoil(
@@ -71,7 +73,8 @@ def test_every_change_is_counted_and_every_wrong_row_is_named(copy: Copy) -> Non
     assert [error.key for error in copy.errors("ignored")] == [("9",)]
 
 
-def test_rows_spoiled_by_hand_are_found_by_the_sweep_and_after_a_truncate(copy: Copy) -> None:
+@both_engines
+def test_rows_spoiled_by_hand_are_found_by_the_sweep_and_after_a_truncate(engine: str, copy: Copy) -> None:
     copy.both(WIDE + "CREATE TABLE emptied (id int PRIMARY KEY, v text)")
     copy.up.execute(INSERT.format(1, 300) + "; INSERT INTO emptied SELECT i FROM generate_series(1, 40) i")
     copy.replicate()
@@ -122,7 +125,8 @@ def test_a_hot_row_is_never_an_error_and_is_proven_when_it_rests(copy: Copy) -> 
     assert copy.fence().exit_code == 0
 
 
-def test_a_paused_syncer_makes_no_errors(copy: Copy) -> None:
+@both_engines
+def test_a_paused_syncer_makes_no_errors(engine: str, copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.start()
@@ -145,7 +149,8 @@ def test_a_paused_syncer_makes_no_errors(copy: Copy) -> None:
     assert (copy.status().total("updates"), copy.ended) == (100, [])
 
 
-def test_a_commit_that_is_not_visible_yet_proves_nothing(copy: Copy) -> None:
+@both_engines
+def test_a_commit_that_is_not_visible_yet_proves_nothing(engine: str, copy: Copy) -> None:
     """A transaction that waits for a synchronous standby is in the log, but its row is not visible yet."""
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.up.execute("INSERT INTO t VALUES (1, 1)")
@@ -163,7 +168,8 @@ def test_a_commit_that_is_not_visible_yet_proves_nothing(copy: Copy) -> None:
     copy.until(lambda: [error.kind for error in copy.errors()] == ["changed"])
 
 
-def test_altered_keys_stop_a_table_and_added_columns_do_not(copy: Copy) -> None:
+@both_engines
+def test_altered_keys_stop_a_table_and_added_columns_do_not(engine: str, copy: Copy) -> None:
     copy.both("""
         CREATE TABLE a (id int PRIMARY KEY, v text);
         CREATE TABLE b (id int PRIMARY KEY, other int NOT NULL UNIQUE, v text);
@@ -220,7 +226,8 @@ def test_a_table_that_is_added_later_needs_a_sweep(copy: Copy) -> None:
     copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
 
 
-def test_a_lost_slot_means_a_full_check(copy: Copy) -> None:
+@both_engines
+def test_a_lost_slot_means_a_full_check(engine: str, copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.spoil("t", "IF NEW.id = 3 THEN RETURN NULL; END IF;", "INSERT")
@@ -282,7 +289,8 @@ def test_a_slot_that_retains_too_much_log_is_dropped(copy: Copy) -> None:
     assert copy.up.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{copy.slot}'") == []
 
 
-def test_pending_rows_beyond_a_page_are_in_the_meta_database_and_all_become_errors(copy: Copy) -> None:
+@both_engines
+def test_pending_rows_beyond_a_page_are_in_the_meta_database_and_all_become_errors(engine: str, copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.spoil("t", "IF NEW.id % 2 = 0 THEN RETURN NULL; END IF;", "INSERT")
@@ -338,7 +346,8 @@ def test_renames_filters_constants_and_other_types(copy: Copy) -> None:
     copy.until(lambda: {error.key for error in copy.errors()} <= {("2",), ("5",)})
 
 
-def test_a_tube_replaces_logical_decoding(copy: Copy) -> None:
+@both_engines
+def test_a_tube_replaces_logical_decoding(engine: str, copy: Copy) -> None:
     import trueup
 
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE k (a text, b text, PRIMARY KEY (a, b))")

@@ -72,6 +72,9 @@ class Hold:
         self.waiting = ""
         # Whether other processes than this one write to the sink: executors of Spark.
         self.executors = executors
+        # What runs the tasks and how fast it is, for the statistics.
+        self.engine: dict[str, Any] = {}
+        self._noted_engine: dict[str, Any] = {}
         self._grace = GRACE if grace is None else grace
         self._job = uuid.uuid4().hex
         self._beat_at = 0.0
@@ -103,6 +106,7 @@ class Hold:
     def _begin(self, partition: int, *, executors: bool) -> int:
         """Take the next generation of a partition, and register this process as its worker."""
         owner = {**asdict(this_process()), "job": self._job, "executors": executors}
+        self._noted_engine = {}
         return int(self.session.call("tube_work_begin", self.tube, partition, json.dumps(owner)))
 
     def _lock(self, partition: int, wait: float, is_stopped: Callable[[], bool]) -> None:
@@ -116,6 +120,18 @@ class Hold:
                 if left <= 1.0 or is_stopped():
                     raise
 
+    def begin_executors(self) -> None:
+        """Let executors write from now on: take the next generation, registered with them. Nothing may be written."""
+        self.check()
+        self.executors = True
+        for partition in self.partitions:
+            self.generations[partition] = self._begin(partition, executors=True)
+
+    def lose_executors(self) -> None:
+        """Let the next `take` wait for the last writes of the executors, as for those of another job."""
+        self.executors = False
+        self._job = uuid.uuid4().hex
+
     def check(self) -> None:
         """Raise HoldLost if another worker has taken one of the locks."""
         for partition, generation in self.generations.items():
@@ -127,6 +143,10 @@ class Hold:
             self._beat_at = time.monotonic()
             for partition in self.partitions:
                 self._note(partition)
+            if self.engine != self._noted_engine:
+                self._noted_engine = self.engine
+                for partition in self.partitions:
+                    self._note_engine(partition)
 
     def acknowledge(self, batch: Batch, *, also: Callable[[], object] = lambda: None) -> int:
         """Delete the pods of a batch in one transaction with the writes of `also`; return how many were deleted."""
@@ -173,6 +193,11 @@ class Hold:
         )
         if not is_current:
             raise _lost(self.session, self.tube, partition)
+
+    def _note_engine(self, partition: int) -> None:
+        values = {"tube": self.tube, "partition": partition, "generation": self.generations[partition]}
+        engine = storable(self.session.connection, json.dumps(self.engine, ensure_ascii=False))
+        self.session.rows(block(self.session, "engine"), {**values, "engine": engine})
 
     def _last_write(self, partition: int) -> _LastWrite | None:
         """Return what to wait for: the last write of the previous worker, if it did not release the lock."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -118,6 +118,8 @@ class Stats:
     keys_per_second: float = 0.0
     keys_done: int = 0
     waiting: str | None = None
+    # What the worker runs on: its name (local, spark), and with Spark its jobs, batches and rates.
+    engine: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

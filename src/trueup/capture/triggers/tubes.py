@@ -262,8 +262,11 @@ def _attached(session: Session, source: int) -> Attached:
 
 def stats(session: Session) -> tuple[Stats, ...]:
     """Return the statistics of each partition of each tube."""
+    rows = session.records(sql.SQL("SELECT * FROM {}()").format(session.name("tube_stats")))
+    engines = {(tube, partition): engine for tube, partition, engine in session.rows(block(session, "engines"))}
     return tuple(
-        Stats(**row) for row in session.records(sql.SQL("SELECT * FROM {}()").format(session.name("tube_stats")))
+        Stats(**row, engine=(engines.get((row["tube"], row["partition"])) or {}) if row["worker"] else {})
+        for row in rows
     )
 
 

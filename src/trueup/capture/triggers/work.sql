@@ -50,6 +50,13 @@ SELECT s.tube, s.source, s."table"::text AS "table", s.shard, s.routing, s.predi
 SELECT owner, ended_at IS NOT NULL, extract(epoch FROM clock_timestamp() - seen_at)::float8, seen_at
   FROM {schema}.workers WHERE tube = %(tube)s AND partition = %(partition)s
 
+-- name: engine
+UPDATE {schema}.workers SET owner = owner || jsonb_build_object('engine', %(engine)s::jsonb)
+ WHERE tube = %(tube)s AND partition = %(partition)s AND generation = %(generation)s
+
+-- name: engines
+SELECT tube, partition, owner -> 'engine' FROM {schema}.workers WHERE ended_at IS NULL
+
 -- name: generation
 SELECT generation FROM {schema}.workers WHERE tube = %(tube)s AND partition = %(partition)s
 

@@ -203,7 +203,7 @@ def copy(engine: Engine, parts: Sequence[Part], progress: Progress) -> tuple[int
         progress.stage(name, by_table[name])
     rows = 0
     stale: set[str] = set()
-    for result in engine.run(copy_part, Tasks(parts)):
+    for result in engine.run(copy_part, Tasks(parts, expected=len(parts))):
         if isinstance(result, Failure):
             raise result.error
         rows += result.rows

@@ -30,7 +30,7 @@ class RunOptions:
     # Attempts to deliver a refused key before it is parked, and seconds before the first retry.
     attempts: int = 5
     retry_pause: float = 1.0
-    spark: SparkSettings = field(default_factory=lambda: SparkSettings(engine="local"))
+    spark: SparkSettings = field(default_factory=SparkSettings)
 
 
 @dataclass
@@ -44,6 +44,8 @@ class Summary:
     written: int = 0
     removed: int = 0
     batches: int = 0
+    # The number of batches by engine.
+    ran_on: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     parked: int = 0
     troubles: int = 0

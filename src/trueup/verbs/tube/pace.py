@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import random
+from typing import Protocol
 
 _MIN_KEYS = 250
 _FIRST_KEYS = 2_000
 _MAX_SECONDS = 30.0
 
 
+class Limits(Protocol):
+    """The most keys and the aimed-at seconds of a batch; they change when another engine takes over."""
+
+    @property
+    def keys_at_once(self) -> int:
+        """Return the most keys."""
+        ...
+
+    @property
+    def seconds_at_once(self) -> float:
+        """Return the seconds."""
+        ...
+
+
 class Pace:
     """Batch sizes that take about the same time: large enough for the servers, small enough for live touches."""
 
-    def __init__(self, max_keys: int, seconds: float) -> None:
+    def __init__(self, pipeline: Limits, max_keys: int = 0) -> None:
+        self._pipeline = pipeline
         self._max_keys = max_keys
-        self._seconds = seconds
-        self.keys = min(max_keys, _FIRST_KEYS)
+        self.keys = min(self._most, _FIRST_KEYS)
+
+    @property
+    def _most(self) -> int:
+        return self._max_keys or self._pipeline.keys_at_once
 
     def learn(self, keys: int, seconds: float) -> None:
         """Adapt to the time that a batch took. A fast batch that was far from full says nothing."""
-        if seconds > self._seconds or keys >= self.keys // 2:
-            factor = max(0.5, min(2.0, self._seconds / max(seconds, 0.001)))
-            self.keys = int(max(min(_MIN_KEYS, self._max_keys), min(self._max_keys, self.keys * factor)))
+        aim, most = self._pipeline.seconds_at_once, self._most
+        if seconds > aim or keys >= self.keys // 2:
+            factor = max(0.5, min(2.0, aim / max(seconds, 0.001)))
+            self.keys = int(max(min(_MIN_KEYS, most), min(most, self.keys * factor)))
 
 
 class Pause:

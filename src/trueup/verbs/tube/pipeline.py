@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from trueup.capture.triggers.batch import Batch, Refused, places
 from trueup.capture.triggers.document import Document
@@ -43,10 +43,12 @@ class Outcome:
         self.removed += part.removed
         self.refused += part.refused
 
-    def report(self, job: Job, batch: Batch, parked: int) -> None:
+    def report(self, job: Job, batch: Batch, parked: int, engine: dict[str, Any]) -> None:
         """Add the result to the summary of a job, and write progress lines about refused keys."""
-        summary = job.summary
+        summary, name = job.summary, engine["name"]
+        job.hold.engine = engine
         summary.batches += 1
+        summary.ran_on[name] = summary.ran_on.get(name, 0) + 1
         summary.keys += batch.size
         summary.written += self.written
         summary.removed += self.removed
@@ -95,8 +97,19 @@ class EnrichedBatch:
 class Pipeline(Protocol):
     """The background steps. A write that raised SinkDown is repeated with the same batch."""
 
+    # The most keys and the aimed-at time of a batch, and whether the rows of the next one are read meanwhile.
     keys_at_once: int
     seconds_at_once: float
+    reads_ahead: bool
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What runs the steps and how fast it is, for the statistics."""
+        ...
+
+    def take_over(self) -> bool:
+        """Change to another engine if one is ready; return whether. Nothing may be written, and `setup` must follow."""
+        ...
 
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Announce the tables to the sink."""
@@ -116,6 +129,7 @@ class LocalPipeline:
 
     keys_at_once = 10_000
     seconds_at_once = 0.3
+    reads_ahead = True
 
     def __init__(self, node: Node, sink: Sink, pickled: bytes, *, threads: int, max_bytes: int) -> None:
         self._node = node
@@ -126,6 +140,15 @@ class LocalPipeline:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="trueup-enrich")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="trueup-write")
         self._threads = ThreadPoolExecutor(len(self._sinks), thread_name_prefix="trueup-sink")
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """Return the name of the engine."""
+        return {"name": "local"}
+
+    def take_over(self) -> bool:
+        """Return False: it stays as it is."""
+        return False
 
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Set up the sink, which creates its tables, then its copies."""

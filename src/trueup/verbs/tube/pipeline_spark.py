@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,16 @@ from trueup.capture.triggers.hold import check_generation
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.shape import Shape, tables_of
 from trueup.config.model import Node
-from trueup.db.reader import borrow
-from trueup.engine.work import Engine, Failure, Room, Tasks
-from trueup.sinks.base import CommittingSink, Sink, TaskWriter
+from trueup.db.reader import borrow, close_idle
+from trueup.engine.spark import SparkEngine
+from trueup.engine.work import Failure, Room, Tasks
+from trueup.sinks.base import CommittingSink, Sink, SplittingSink, TaskWriter
 from trueup.verbs.tube.deliver import Delivery
 from trueup.verbs.tube.model import Job
 from trueup.verbs.tube.pipeline import EnrichedBatch, LocalPipeline, Outcome
+
+# Fewer keys are not worth a second task.
+_MIN_KEYS = 200
 
 
 @dataclass(frozen=True)
@@ -58,17 +63,39 @@ class Written:
 class SparkPipeline:
     """Spark tasks that read, write and return the refused keys. Each shard is in exactly one task, or each key."""
 
-    keys_at_once = 200_000
-    seconds_at_once = 3.0
+    # Batches as short as those of threads: live touches wait for the batch that is being written.
+    keys_at_once = 50_000
+    seconds_at_once = 0.4
+    # Nothing is read in this process: keys that are claimed early would only wait.
+    reads_ahead = False
 
-    def __init__(self, engine: Engine, job: Job, node: Node, pickled: bytes) -> None:
+    def __init__(self, engine: SparkEngine, job: Job, node: Node, pickled: bytes) -> None:
         self._engine = engine
+        self._batches = 0
+        self._last = 0, 0.0
         self._job = job
         self._node = node
         self._pickled = pickled
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trueup-spark")
         self._tables: tuple[SourceTable, ...] = ()
         self._generations = tuple(job.hold.generations.items())
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """Return the number of jobs and batches, and the size, the time and the rate of the last batch."""
+        keys, seconds = self._last
+        return {
+            "name": "spark",
+            "jobs": self._engine.jobs,
+            "batches": self._batches,
+            "batch_keys": keys,
+            "batch_seconds": round(seconds, 3),
+            "input_per_second": round(keys / seconds) if seconds else 0,
+        }
+
+    def take_over(self) -> bool:
+        """Return False: it stays as it is."""
+        return False
 
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Set up the sink here; the executors set up their copies, which find all tables created."""
@@ -106,9 +133,11 @@ class SparkPipeline:
             self._check_locks()
             sink.commit(results)
         else:
-            parts = split_keys(enriched.batch.keys, self._engine.slots)
+            parts = split_keys(enriched.batch.keys, self._engine.slots, by_key=isinstance(sink, SplittingSink))
             outcome, _ = self._run([replace(task, keys=keys) for keys in parts])
         outcome.refused += enriched.batch.unreadable
+        self._batches += 1
+        self._last = enriched.batch.size, time.monotonic() - enriched.started_at
         return outcome
 
     def _tasks_of_writer(self, sink: CommittingSink, task: SparkTask, enriched: EnrichedBatch) -> list[SparkTask]:
@@ -147,6 +176,7 @@ class SparkPipeline:
     def close(self) -> None:
         """Wait for the running wave."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+        close_idle()
 
 
 # An executor keeps its sink for the next task.
@@ -188,15 +218,24 @@ def _sink_of(task: SparkTask) -> Sink:
     return _sinks[identity]
 
 
-def split_keys(keys: Keys, parts: int) -> list[Keys]:
-    """Split the keys of a batch into at most `parts` parts of similar size; all keys of a shard are in one part."""
+def split_keys(keys: Keys, parts: int, *, by_key: bool = False) -> list[Keys]:
+    """Split the keys of a batch into at most `parts` parts of similar size.
+
+    All shards of a key are in one part (`by_key`), or all keys of a shard.
+    """
     sizes: dict[int, int] = {}
     for operations in keys.values():
         for shard, _ in operations:
             sizes[shard] = sizes.get(shard, 0) + 1
+    parts = min(parts, -(-sum(sizes.values()) // _MIN_KEYS)) if by_key else parts
     part_of = places(sizes, parts)
     lists: list[Keys] = [{} for _ in range(parts)]
     for source, operations in keys.items():
         for (shard, key), op in operations.items():
-            lists[part_of[shard]].setdefault(source, {})[shard, key] = op
+            number = _number_of(key) % parts if by_key else part_of[shard]
+            lists[number].setdefault(source, {})[shard, key] = op
     return [part for part in lists if part]
+
+
+def _number_of(key: int | str) -> int:
+    return key if isinstance(key, int) else zlib.crc32(key.encode())

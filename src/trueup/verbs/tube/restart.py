@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from trueup.capture.triggers import tubes
 from trueup.config.secrets import mask
-from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error
+from trueup.engine.lasting import LastingSpark
 from trueup.engine.slots import cores_here
-from trueup.engine.work import Engine
-from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
-from trueup.sinks.base import CommittingSink
+from trueup.engine.spark import SparkEngine
+from trueup.errors import CheckFailed, EngineError, NodeError, QueryError, TrueupError
+from trueup.sinks.base import CommittingSink, SplittingSink
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
+from trueup.verbs.tube.hand_over import HandOverPipeline
 from trueup.verbs.tube.model import Job, Stopped, Summary
 from trueup.verbs.tube.pace import Pause
 from trueup.verbs.tube.pipeline import LocalPipeline, Pipeline, pickled
-from trueup.verbs.tube.pipeline_spark import SparkPipeline
+from trueup.verbs.tube.pipeline_spark import SparkPipeline, deliver_task
 from trueup.verbs.tube.run import Run
 
 _PAUSED = "paused (continue with trueup tasks resume)"
@@ -60,24 +61,20 @@ def run(job: Job) -> Summary:
     pause = Pause()
     had_locks = False
     copies = pickled(job.sink)
-    with _engine(job, copies) as engine:
-        job.hold.executors = engine is not None
+    with _spark(job, copies) as spark:
         while True:
             attempt_at = time.monotonic()
             try:
+                job.hold.executors = spark.now() is not None
                 if not _take_locks(job, after_outage=had_locks):
                     break
                 had_locks = True
-                _run_once(job, engine, copies)
+                _run_once(job, spark, copies)
                 break
             except Exception as failure:
                 error = known_error(failure)
-                if not had_locks or not _passes(error):
-                    # No write is running any more, and the session may be used further.
-                    with suppress(NodeError, QueryError):
-                        job.hold.release()
-                        # The pods could not be deleted: the raw error names no cure.
-                        tubes.published(job.session, job.tube)
+                if not had_locks or not (_passes(error) or _is_given_up(error, job, spark)):
+                    _end(job, error)
                     raise
                 if time.monotonic() - attempt_at > _STABLE_SECONDS:
                     pause = Pause()
@@ -94,9 +91,30 @@ def run(job: Job) -> Summary:
     return job.summary
 
 
+def _end(job: Job, error: TrueupError | None) -> None:
+    """Release the locks after an error, unless executors may still write: the next worker waits for them."""
+    if job.hold.executors and isinstance(error, EngineError):
+        job.session.close()
+        return
+    # No write is running any more, and the session may be used further.
+    with suppress(NodeError, QueryError):
+        job.hold.release()
+        # The pods could not be deleted: the raw error names no cure.
+        tubes.published(job.session, job.tube)
+
+
 def _passes(error: TrueupError | None) -> bool:
     """Whether an error may pass by waiting."""
     return isinstance(error, NodeError) or (isinstance(error, QueryError) and error.sqlstate[:2] in _TEMPORARY)
+
+
+def _is_given_up(error: TrueupError | None, job: Job, spark: LastingSpark) -> bool:
+    """Whether Spark failed and threads can continue; the last writes of its executors are waited for."""
+    if not isinstance(error, EngineError) or spark.is_required or not job.hold.executors:
+        return False
+    spark.give_up(error)
+    job.hold.lose_executors()
+    return True
 
 
 def _take_locks(job: Job, *, after_outage: bool) -> bool:
@@ -112,9 +130,10 @@ def _take_locks(job: Job, *, after_outage: bool) -> bool:
     return True
 
 
-def _run_once(job: Job, engine: Engine | None, copies: bytes) -> None:
+def _run_once(job: Job, spark: LastingSpark, copies: bytes) -> None:
     """Run with the locks until the end or until the session is lost."""
-    pipeline = _pipeline(job, engine, copies)
+    pipeline = _pipeline(job, spark, copies)
+    job.hold.engine = pipeline.engine
     loop = Run(job, pipeline)
     try:
         with suppress(Stopped):
@@ -127,39 +146,49 @@ def _run_once(job: Job, engine: Engine | None, copies: bytes) -> None:
     job.hold.release()
 
 
-def _pipeline(job: Job, engine: Engine | None, copies: bytes) -> Pipeline:
+def _pipeline(job: Job, spark: LastingSpark, copies: bytes) -> Pipeline:
     node = job.session.reading_node()
-    if engine is None:
-        threads = min(cores_here(), _MAX_THREADS)
-        return LocalPipeline(node, job.sink, copies, threads=threads, max_bytes=job.options.max_bytes)
-    return SparkPipeline(engine, job, node, copies)
+
+    def on_spark(engine: SparkEngine) -> Pipeline:
+        if not job.hold.executors:
+            job.hold.begin_executors()
+            job.say("Spark is ready: its tasks read and write the rows from now on")
+        return SparkPipeline(engine, job, node, copies)
+
+    if job.hold.executors and (engine := spark.now()) is not None:
+        return on_spark(engine)
+    threads = min(cores_here(), _MAX_THREADS)
+    local = LocalPipeline(node, job.sink, copies, threads=threads, max_bytes=job.options.max_bytes)
+    return HandOverPipeline(local, spark, on_spark)
 
 
 @contextmanager
-def _engine(job: Job, copies: bytes) -> Iterator[Engine | None]:
-    """Start Spark if it is requested or a cluster is configured; else None, for threads, which start faster."""
+def _spark(job: Job, copies: bytes) -> Iterator[LastingSpark]:
+    """Start Spark as the settings say, if its tasks can write to the sink."""
     settings = job.options.spark
-    use_spark = settings.engine == "spark" or (settings.engine == "auto" and bool(settings.master or settings.remote))
-    if use_spark and not copies and not isinstance(job.sink, CommittingSink):
+    is_elsewhere = bool(settings.master or settings.remote)
+    if settings.engine != "local" and not copies and not isinstance(job.sink, CommittingSink):
         if settings.engine == "spark":
             raise CheckFailed(["this sink can be written by a single process only"], cure="use --engine local")
-        job.say("this sink can be written by a single process only: threads of this process are used, not Spark")
-        use_spark = False
-    if not use_spark:
-        yield None
-        return
-    starter = EngineStarter(settings, concurrency_factor=1.0, max_connections=0)
+        if is_elsewhere:
+            job.say("this sink can be written by a single process only: threads of this process are used, not Spark")
+        settings = replace(settings, engine="local")
+    elif settings.engine == "auto" and not is_elsewhere and not isinstance(job.sink, (CommittingSink, SplittingSink)):
+        # A function or class of the user: it may use what this process has, and workers may not find its module.
+        settings = replace(settings, engine="local")
+    spark = LastingSpark(settings, deliver_task, warn=job.say)
     try:
-        yield starter.get(rows=settings.local_rows)
+        spark.wait()
+        yield spark
     finally:
-        starter.close()
+        spark.close()
 
 
 def _heartbeat(task: OpenTask, job: Job) -> None:
     """Record the progress; wait while the task is paused, and stop the job if that is requested."""
     summary, hold = job.summary, job.hold
     progress: dict[str, object] = {"stage": "tube run", "keys": summary.keys, "pods": summary.pods}
-    progress.update({"keys_per_second": round(hold.rate()), "parked": summary.parked})
+    progress.update({"keys_per_second": round(hold.rate()), "parked": summary.parked, "engine": hold.engine})
     waiting = hold.waiting
     if waiting:
         progress["waiting"] = waiting

@@ -35,7 +35,7 @@ class Run:
         self.reading = Reading(job, pipeline, self.shapes, self.queue, self.letters)
         self.waiting, self.aside = self.reading.waiting, self.reading.aside
         self.control = Control(job, self.waiting)
-        self.pace = Pace(job.options.max_keys or pipeline.keys_at_once, pipeline.seconds_at_once)
+        self.pace = Pace(pipeline, job.options.max_keys)
 
     def run(self) -> None:
         """Deliver batches until the job is stopped, or until the tube is empty if that is requested."""
@@ -48,11 +48,13 @@ class Run:
             self.reading.beat()
             if writing is None and self.aside.needs_setup:
                 self._setup()
+            if writing is not None and not self.pipeline.reads_ahead:
+                self._finish(*writing)
+                writing = None
             batch = None if stop.is_set() else self.queue.next(self.pace.keys, skip=self.control.pods)
             reading = self.reading.start(batch) if batch is not None else None
             if writing is not None:
-                with suppress(SetAside):
-                    self._acknowledge(*writing)
+                self._finish(*writing)
                 writing = None
             if not stop.is_set():
                 self._retry_letters()
@@ -74,13 +76,20 @@ class Run:
 
     def _write(self, enriched: EnrichedBatch) -> Future[Outcome]:
         """Start to write a batch if the locks are still held. No other batch is being written."""
-        if self.shapes.changed:
+        is_taken_over = self.pipeline.take_over()
+        if is_taken_over or self.shapes.changed:
             self._setup()
             self.reading.check(enriched.batch)
-            if any(shape.is_superseded for shape in self.shapes.get(enriched.batch.keys).values()):
+            is_superseded = any(shape.is_superseded for shape in self.shapes.get(enriched.batch.keys).values())
+            if is_taken_over or is_superseded:
                 enriched.renew(self.reading.again(enriched.batch))
         self.job.hold.check()
         return self.pipeline.write(enriched)
+
+    def _finish(self, enriched: EnrichedBatch, writing: Future[Outcome]) -> None:
+        """Acknowledge a batch; one with a table that is set aside meanwhile is claimed again."""
+        with suppress(SetAside):
+            self._acknowledge(enriched, writing)
 
     def _acknowledge(self, enriched: EnrichedBatch, writing: Future[Outcome]) -> None:
         """Wait until a batch is written; then delete its pods and record what was refused, in one transaction."""
@@ -98,7 +107,7 @@ class Run:
             batch, also=lambda: parked.append(self.letters.settle(batch, outcome.refused))
         )
         self.pace.learn(batch.size, time.monotonic() - enriched.started_at)
-        outcome.report(self.job, batch, parked[0])
+        outcome.report(self.job, batch, parked[0], self.pipeline.engine)
         for partition, pod in batch.controls:
             self.control.receive(partition, pod)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.capture.triggers.problems import Problem
@@ -66,6 +67,7 @@ def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill], problems: 
         for row in rows
     ]
     lines += [f"{row.tube}/{row.partition} is waiting: {row.waiting}" for row in stats if row.waiting]
+    lines += [f"{row.tube}/{row.partition} runs on {_engine(row.engine)}" for row in stats if row.engine]
     lines += [f"PROBLEM of {problem.tube}: {problem}" for problem in problems]
     return "\n".join([*lines, *(f"backfill {backfill_text(row)}{_progress(row)}" for row in backfills)])
 
@@ -92,6 +94,17 @@ def _rate(stats: Stats) -> str:
     """Return the rate of the current worker; a dash without a worker, or without a recent heartbeat."""
     is_alive = stats.worker is not None and stats.worker_seen_s is not None and stats.worker_seen_s < _SILENCE_S
     return f"{stats.keys_per_second:,.0f}" if is_alive else "-"
+
+
+def _engine(engine: dict[str, Any]) -> str:
+    """Return what the worker runs on: threads, or Spark with its progress."""
+    if engine["name"] != "spark":
+        return f"threads: {engine['problem']}" if "problem" in engine else "threads"
+    return (
+        f"Spark: {engine['batches']:,} batches, {counted(engine['jobs'], 'job')}; last batch"
+        f" {counted(engine['batch_keys'], 'key')} in {engine['batch_seconds']:.2f} s"
+        f" ({engine['input_per_second']:,} keys/s)"
+    )
 
 
 def _progress(backfill: Backfill) -> str:

@@ -60,6 +60,8 @@ class Stored:
     # The number of the last request to change tables, and of the last one that a process has applied.
     requests: int
     requests_applied: int
+    # What runs it: its name (local, spark), and with Spark its batches, jobs and rates.
+    engine: dict[str, Any]
 
     @property
     def has_begun(self) -> bool:

@@ -69,6 +69,8 @@ ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS requests_applied bigint N
 -- The request for a table (restart, remove), and whether it is swept once, also without --sweep.
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS requested text NOT NULL DEFAULT '';
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS sweep_once boolean NOT NULL DEFAULT false;
+-- What runs the validation, and with Spark its progress.
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS engine jsonb NOT NULL DEFAULT '{}';
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
     validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
     source text NOT NULL,
@@ -117,7 +119,11 @@ SELECT EXISTS (SELECT FROM pg_attribute
                 WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'sweep_once')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'round')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'holder')
+   AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'engine')
    AND to_regclass('trueup.validation_error_open') IS NOT NULL
+
+-- name: engine
+UPDATE trueup.validation SET engine = %(engine)s WHERE name = %(name)s
 
 -- name: exists
 SELECT to_regclass('trueup.validation') IS NOT NULL
@@ -145,7 +151,7 @@ VALUES (%(name)s, %(settings)s, %(slot)s, %(publication)s, %(owns)s)
 -- name: get
 SELECT name, settings, slot, publication, owns_publication, state, reason, wanted, created_at, started_at, heard_at, began,
        position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap,
-       servers, token, token_end, round, requests, requests_applied
+       servers, token, token_end, round, requests, requests_applied, engine
   FROM trueup.validation WHERE name = %(name)s
 
 -- name: names

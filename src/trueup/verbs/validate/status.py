@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -69,6 +69,8 @@ class Status:
     gap: dict[str, Any] | None
     cutover: str | None
     tables: tuple[TableStatus, ...]
+    # What runs it: its name (local, spark), and with Spark its batches, jobs and rates.
+    engine: dict[str, Any] = field(default_factory=dict)
 
     def total(self, name: str) -> int:
         """Return the sum of an attribute of `TableStatus` over all tables."""
@@ -154,6 +156,7 @@ def read_status(meta: Meta, name: str) -> Status:
         None if position is None or stored.upstream is None else max(0, stored.upstream - position),
         stored.lag_seconds, stored.retained, stored.gap, stored.settings.cutover or None,
         tuple(_table(row, counts.get(row["source"], {}), errors.get(row["source"], {})) for row in rows),
+        stored.engine if state == "running" else {},
     )  # fmt: skip
 
 
@@ -178,6 +181,8 @@ def status_text(status: Status) -> str:
             f"  changes read up to {status.position}, syncer at {status.syncer}, source at {status.upstream}"
             f" (lag {lag} bytes, {status.lag_seconds or 0:.1f} s)"
         )
+    if status.engine:
+        lines.append(f"  {_engine(status.engine)}")
     lines.append(
         f"  {counted(status.total('processed'), 'change')} processed, {status.total('pending'):,} pending"
         f" ({status.total('failed'):,} failed, {status.total('hot'):,} hot), {counted(status.open_errors, 'error')}"
@@ -194,6 +199,21 @@ def status_text(status: Status) -> str:
         lines += [f"    {remark}" for remark in table.remarks]
     lines += [f"  not checked: {reason}" for reason in status.blind_spots]
     return "\n".join(lines)
+
+
+def _engine(engine: dict[str, Any]) -> str:
+    """Return what runs the validation: threads, or Spark with its progress."""
+    if engine["name"] != "spark":
+        return f"runs on threads: {engine['problem']}" if "problem" in engine else "runs on threads"
+    facts = [counted(engine["jobs"], "job")]
+    if "batches" in engine:
+        facts.insert(0, f"{engine['batches']:,} batches")
+    if "batch_rows" in engine:
+        facts.append(
+            f"last batch {counted(engine['batch_rows'], 'row')} in {engine['batch_seconds']:.2f} s"
+            f" ({engine['input_per_second']:,} rows/s in, {engine['processed_per_second']:,} rows/s processed)"
+        )
+    return f"runs on Spark: {', '.join(facts)}"
 
 
 def _errors(errors: dict[str, int]) -> str:

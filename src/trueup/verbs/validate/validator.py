@@ -194,6 +194,10 @@ class Validator:
         pulled, self._pulled = self._pulled, None
         return pulled
 
+    def forget_changes(self) -> None:
+        """Forget changes that wait for the syncer: they are read again from the checkpoint."""
+        self._pulled = None
+
     def judge(self, pulled: Pulled) -> bool:
         """Judge changes; commit the results together with the position behind them. Return whether there are more."""
         positions = self.positions

@@ -1,146 +1,187 @@
-"""Runs a validation as a Spark streaming job: Spark reads the changes, merges them by key, and judges them in tasks.
+"""Runs a validation as a Spark streaming job: Spark reads the changes, and merges and judges them in its tasks.
 
-The driver checks pending rows again, because they are few. The meta database is the only checkpoint; the checkpoint
-folder that Spark requires is temporary.
+Spark calls a function with each batch, on a thread of its own. This thread hands the batch to the driver and waits: so
+one thread of the driver does everything that concerns the meta database, one after the other. The driver also checks
+pending rows again, because they are few. The meta database is the only checkpoint; the checkpoint folder that Spark
+requires is temporary.
 """
 
 from __future__ import annotations
 
 import pickle
+import queue
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trueup.capture.log.slot import lsn_text
 from trueup.capture.log.syncer import SyncerLimit
-from trueup.config.model import Config, Node
-from trueup.config.settings import SparkSettings
+from trueup.config.model import Node
 from trueup.db.connection import address_of
-from trueup.engine.choose import EngineStarter
+from trueup.db.reader import close_idle
 from trueup.engine.failures import failed_job
-from trueup.engine.local import LocalEngine
+from trueup.engine.jvm import why_ended
 from trueup.engine.scratch import ScratchFolder
-from trueup.errors import CheckFailed, EngineError, TrueupError
+from trueup.engine.spark import SparkEngine
+from trueup.errors import CheckFailed, EngineError, NodeError, TrueupError
 from trueup.verbs.validate.batch import Batch
-from trueup.verbs.validate.look import CatalogChanged
-from trueup.verbs.validate.on_spark.tasks import RESULT, JudgeKeys, Part
+from trueup.verbs.validate.on_spark.tasks import COLUMNS, RESULT, JudgeKeys, Judging, Part
 from trueup.verbs.validate.pending import Touch
-from trueup.verbs.validate.run import finish_round, run
-from trueup.verbs.validate.sessions import Log
+from trueup.verbs.validate.run import POLL_SECONDS, finish_round
 from trueup.verbs.validate.validator import Validator
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-TRIGGER = "200 milliseconds"
+# Spark asks for new changes this often if the last batch was shorter.
+TRIGGER = "100 milliseconds"
 _MAX_BYTES = 64 * 1024 * 1024
+# Connections to a node besides those of the tasks that judge: two of the driver, and one that asks for the position of
+# the syncer. While the log is read, no task judges.
+STREAM_CONNECTIONS = 3
+# Partitions that are fetched at the same time, one of them in advance.
+_FETCHED_AT_ONCE = 2
+# Errors of nodes that are raised in processes of Spark, where only their text is left.
+_OF_NODE = re.compile(r"trueup\.[\w.]*?(NodeError|QueryError|SlotLost): ([^\n]*)")
 
 
-def run_stream(name: str, nodes: tuple[Node, Node], meta_node: Node, config: Config, *, log: Log) -> str:
-    """Validate changes from the log on Spark until the user stops it; return the reason of the end."""
-    starter = EngineStarter(_spark_settings(config), concurrency_factor=1.0, max_connections=0)
-    local = LocalEngine(2)
-    try:
-        stream = _Stream(starter.get(0).session)  # type: ignore[attr-defined]
-        try:
-            return run(name, nodes, meta_node, local, log=log, one_round=stream.one_round)
-        finally:
-            stream.close()
-    finally:
-        local.close()
-        starter.close()
+class _Turn:
+    """A batch that waits for the driver."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self.frame = frame
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Let the thread of Spark go on; with an error, the query ends."""
+        self._error = error
+        self._ended.set()
+
+    def wait(self) -> None:
+        """Wait until the driver has judged the batch."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
 
 
-def run_with_spark(name: str, nodes: tuple[Node, Node], meta_node: Node, config: Config, *, log: Log) -> str:
-    """Validate changes from triggers: the driver reads the pods, and Spark tasks judge the keys."""
-    starter = EngineStarter(_spark_settings(config), concurrency_factor=1.0, max_connections=0)
-    try:
-        return run(name, nodes, meta_node, starter.get(0), log=log)
-    finally:
-        starter.close()
+class Stream:
+    """The streaming query of a validation."""
 
-
-def _spark_settings(config: Config) -> SparkSettings:
-    if config.spark.remote:
-        raise EngineError(
-            "a validation cannot run through Spark Connect: its driver must be in this process",
-            cure="use --engine local, or a master instead of a remote",
-        )
-    return replace(config.spark, engine="spark")
-
-
-class _Stream:
-    """The streaming query of a validation. Batches of the query and rounds of the driver exclude each other."""
-
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
+    def __init__(self, engine: SparkEngine) -> None:
+        self._engine = engine
         self._query: StreamingQuery | None = None
         self._keys: dict[int, tuple[str, tuple[str, ...]]] = {}
-        self._lock = threading.RLock()
-        self._error: BaseException | None = None
+        self._turns: queue.Queue[_Turn] = queue.Queue()
+        self._is_stopping = False
         self._folder = ScratchFolder("trueup-validate-")
         self._number = 0
+        self._batches = 0
 
     def one_round(self, validator: Validator) -> bool:
-        """Run one round of the driver: start or check the query, then check pending rows and errors again."""
-        # Without the lock: stopping the query waits for its batch, and the batch waits for the lock.
-        if validator.has_requests:
-            self._stop()
-            with self._lock:
-                validator.reopen()
-        self._ensure_query(validator)
+        """Run one round: start or check the query, judge a batch, then check pending rows and errors again."""
         try:
-            with self._lock:
-                validator.positions.locate()
-                validator.check_health()
-                return finish_round(validator)
-        except CatalogChanged:
-            # No batch may run while the tables are planned again.
+            if validator.has_requests:
+                self._stop()
+                validator.reopen()
+            self._ensure_query(validator)
+            validator.positions.locate()
+            validator.check_health()
+            with suppress(queue.Empty):
+                self._judge(validator, self._turns.get(timeout=POLL_SECONDS))
+            finish_round(validator)
+            return True
+        except BaseException:
+            # The next query starts at the checkpoint. No batch may be read while sessions and tables are opened again.
             self._stop()
             raise
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """Return the number of batches and jobs, and the size, the time and the rates of the last batch."""
+        query = self._query
+        last = query.lastProgress if query is not None else None
+        facts: dict[str, Any] = {"name": "spark", "batches": self._batches, "jobs": self._jobs(query)}
+        if last is not None:
+            facts |= {
+                "batch_rows": last["numInputRows"],
+                "batch_seconds": round(last["durationMs"].get("triggerExecution", 0) / 1000, 3),
+                "input_per_second": _rounded(last["inputRowsPerSecond"]),
+                "processed_per_second": _rounded(last["processedRowsPerSecond"]),
+            }
+        return facts
 
     def close(self) -> None:
         """Stop the query."""
         self._stop()
         self._folder.close()
 
+    def _jobs(self, query: StreamingQuery | None) -> int:
+        """Return how many jobs Spark has run: numbers are counted per session, and the last ones are remembered."""
+        tracker = self._engine.session.sparkContext.statusTracker()
+        groups = [None, *([str(query.runId)] if query is not None else [])]
+        numbers = [number for group in groups for number in tracker.getJobIdsForGroup(group)]
+        return max(numbers, default=-1) + 1
+
     def _stop(self) -> None:
-        if self._query is not None:
-            with suppress(Exception):
-                self._query.stop()
-            self._query = None
-            # The error of an interrupted batch is none; its changes are read again from the checkpoint.
-            with self._lock:
-                self._error = None
+        if self._query is None:
+            return
+        self._is_stopping = True
+        # Stopping waits for the thread of Spark, which may wait for the driver.
+        self._end_turns()
+        with suppress(Exception):
+            self._query.stop()
+        self._end_turns()
+        self._query = None
+        self._is_stopping = False
+
+    def _end_turns(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._turns.get_nowait().end(_Stopped())
+
+    def _judge(self, validator: Validator, turn: _Turn) -> None:
+        """Judge a batch that Spark has read."""
+        # Sessions of the driver's threads, which checked pending rows.
+        close_idle()
+        try:
+            judge_frame(validator, turn.frame, partitions=self._partitions(validator))
+        except BaseException as error:
+            turn.end(error)
+            raise known(error, validator) from error
+        self._batches += 1
+        turn.end()
+
+    def _partitions(self, validator: Validator) -> int:
+        allowed = validator.sessions.settings.max_connections - STREAM_CONNECTIONS
+        return max(1, min(self._engine.slots, allowed))
 
     def _ensure_query(self, validator: Validator) -> None:
-        """Raise the error of the last batch; start the query, or start it again if a table was stopped."""
-        error, self._error = self._error, None
-        query = self._query
-        if query is not None and not query.isActive and error is None:
+        """Start the query, or start it again if a table was stopped; raise the error of one that has ended."""
+        query, keys = self._query, _keys(validator)
+        if query is not None and not query.isActive:
             error = query.exception() or EngineError(
                 "the streaming query ended unexpectedly", cure="see the logs of the Spark executors"
             )
-        keys = _keys(validator)
-        if error is not None or keys != self._keys:
-            # The next query starts at the checkpoint.
+            raise known(error, validator)
+        if keys != self._keys:
             self._stop()
-        if error is not None:
-            raise _as_trueup_error(error, validator)
         if self._query is None:
             self._keys = keys
-            self._query = self._start(validator)
+            try:
+                self._query = self._start(validator)
+            except Exception as error:
+                raise known(error, validator) from error
 
     def _start(self, validator: Validator) -> StreamingQuery:
         from trueup.spark.changes import ChangesSource
 
-        sessions = validator.sessions
+        sessions, session = validator.sessions, self._engine.session
         source, stored = sessions.servers[0], sessions.stored
         attributes = {
             "nodes": {source.name: source},
@@ -148,26 +189,29 @@ class _Stream:
             "keys": _keys(validator),
             "__module__": "trueup_registered",
         }
-        self._session.dataSource.register(type("ChangesSource", (ChangesSource,), attributes))
+        session.dataSource.register(type("ChangesSource", (ChangesSource,), attributes))
         self._number += 1
         options = {
             "node": source.name, "slot": stored.slot, "publication": stored.publication,
             "start": lsn_text(validator.positions.read), "advance": "false", "positions": "true",
             "max_bytes": str(_MAX_BYTES),
         }  # fmt: skip
-        stream = self._session.readStream.format("trueup_changes").options(**options).load()
-        writer = stream.writeStream.foreachBatch(lambda frame, number: self._batch(validator, frame))
+        stream = session.readStream.format("trueup_changes").options(**options).load()
+        writer = stream.writeStream.foreachBatch(lambda frame, number: self._batch(frame))
         writer = writer.option("checkpointLocation", str(self._folder.path / str(self._number)))
         return writer.trigger(processingTime=TRIGGER).start()
 
-    def _batch(self, validator: Validator, frame: DataFrame) -> None:
-        """Judge one batch; Spark calls this on a thread of its own."""
-        try:
-            with self._lock, _persisted(frame) as rows:
-                judge_frame(validator, rows, partitions=max(2, int(self._session.sparkContext.defaultParallelism)))
-        except BaseException as error:
-            self._error = error
-            raise
+    def _batch(self, frame: DataFrame) -> None:
+        """Hand a batch to the driver and wait for it; Spark calls this on a thread of its own."""
+        turn = _Turn(frame)
+        self._turns.put(turn)
+        if self._is_stopping:
+            self._end_turns()
+        turn.wait()
+
+
+class _Stopped(Exception):
+    """The query is stopped: the batch is read again from the checkpoint."""
 
 
 def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> None:
@@ -175,69 +219,65 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> N
     from pyspark.sql import functions as f
 
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
-    # Changes before the checkpoint were counted already.
-    frame = frame.where(f.col("position") >= positions.read)
-    batch, end = _counted(validator, frame)
-    rows = frame.where(f.col("op").isin("insert", "update", "delete"))
-    last = f.max(f.struct("position", "xid", "op", "committed_at")).alias("last")
-    merged = rows.groupBy("table", "key").agg(f.min("position").alias("first"), last)
-    keyed = merged.repartition(partitions, "table", "key").selectExpr(
-        "table",
-        "key",
-        "first",
-        "last.position AS position",
-        "last.xid AS xid",
-        "last.op AS op",
-        "last.committed_at AS at",
-    )
+    limit = sessions.settings.max_rows_per_second
     work = JudgeKeys(
-        dict(validator.tables.pairs), _reachable(validator), sessions.application, sessions.settings.timeout,
-        sessions.settings.float_tolerance, with_proven=bool(checker.pending or checker.errors),
+        Judging(
+            dict(validator.tables.pairs), _reachable(validator), sessions.application, sessions.settings.timeout,
+            sessions.settings.float_tolerance, bool(checker.pending or checker.errors), limit / partitions,
+        )
     )  # fmt: skip
-    position = max(positions.read, end)
+    # Changes before the checkpoint were counted already.
+    changes = frame.where(f.col("position") >= positions.read).select(*COLUMNS)
+    results = changes.repartition(partitions, "table", "key").mapInArrow(work, RESULT)
+    batch = Batch(validator.tables.find_pair, positions.read)
+    position = positions.read
     try:
-        with _persisted(keyed.mapInArrow(work, RESULT)) as results:
-            # Runs all tasks at the same time; the results stay in the executors.
-            results.count()
-            with sessions.meta.transaction():
-                # Each part is stored on its own: the keys of a batch may need more memory than the driver has.
-                for part in _parts(results):
-                    checker.postpone_unseen(part.unseen)
-                    checker.record(part.touches, part.failed, sessions.mark)
-                look = validator.look()
-                validator.checkpoint(batch, position)
+        with _computed(results, partitions) as computed, sessions.meta.transaction():
+            # Each part is stored on its own: the keys of a batch may need more memory than the driver has.
+            for part in _parts(computed):
+                position = max(position, part.end)
+                _add_counts(batch, part)
+                checker.postpone_unseen(part.unseen)
+                checker.record(part.touches, part.failed, sessions.mark)
+            look = validator.look()
+            validator.checkpoint(batch, position)
     finally:
         checker.count()
     validator.last_look = look
     positions.advance(position)
 
 
+def _add_counts(batch: Batch, part: Part) -> None:
+    for table, counts in part.counts.items():
+        batch.counts.setdefault(table, Counter()).update(counts)
+    for table, touch in part.truncated.items():
+        batch.truncated[table] = Touch(touch.op, touch.first_lsn, touch.last_lsn, touch.xid, _with_zone(touch.at))
+
+
+@contextmanager
+def _computed(results: DataFrame, partitions: int) -> Iterator[DataFrame]:
+    """Compute the results of all partitions at the same time, and keep them in the executors.
+
+    The driver fetches one partition after the other, and the next one in advance: for two, nothing has to be kept.
+    """
+    if partitions <= _FETCHED_AT_ONCE:
+        yield results
+        return
+    kept = results.persist()
+    try:
+        kept.count()
+        yield kept
+    finally:
+        kept.unpersist()
+
+
 def _parts(results: DataFrame) -> Iterator[Part]:
     """Yield the results of the tasks, fetched one partition after the other."""
-    for (value,) in results.toLocalIterator():
+    for (value,) in results.toLocalIterator(prefetchPartitions=True):
         part = pickle.loads(value)
         if isinstance(part, TrueupError):
             raise part
         yield part
-
-
-def _counted(validator: Validator, frame: DataFrame) -> tuple[Batch, int]:
-    """Return the counts per table and operation with the truncated tables, and the end position of the batch."""
-    from pyspark.sql import functions as f
-
-    batch = Batch(validator.tables.find_pair, validator.positions.read)
-    end = validator.positions.read
-    rows = frame.groupBy("table", "op").agg(
-        f.count("*"), f.min("position"), f.max("position"), f.max("xid"), f.max("committed_at")
-    )
-    for table, op, count, first, last, xid, committed_at in rows.collect():
-        if op == "position":
-            end = max(end, int(last))
-        elif op != "message":
-            batch.counts.setdefault(table, Counter())[op] += int(count)
-            if op == "truncate":
-                batch.truncated[table] = Touch(op, int(first), int(last), int(xid), _with_zone(committed_at))
-    return batch, end
 
 
 def _keys(validator: Validator) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -245,26 +285,21 @@ def _keys(validator: Validator) -> dict[int, tuple[str, tuple[str, ...]]]:
     return {pair.oid: (name, pair.key) for name, pair in validator.tables.pairs.items()}
 
 
-@contextmanager
-def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keep rows that are used more than once: the log would be decoded, and the keys be judged, for every use."""
-    kept = frame.persist()
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
-
-
-def _as_trueup_error(error: BaseException, validator: Validator) -> TrueupError:
-    """Return the error of a batch; CheckFailed with the table if the key of a table was altered."""
+def known(error: BaseException, validator: Validator) -> BaseException:
+    """Return the error of a batch or a query: of a table whose key was altered, of a node, or of Spark."""
     from trueup.spark.changes import KEY_CHANGED
 
-    if isinstance(error, TrueupError):
-        return error
-    match = re.search(rf"{re.escape(KEY_CHANGED)}(\S+): ([^\n]*)", str(error))
+    text = str(error)
+    match = re.search(rf"{re.escape(KEY_CHANGED)}(\S+): ([^\n]*)", text)
     if match and match[1] in validator.tables.routes:
         return CheckFailed([match[2]], table=match[1])
-    return failed_job(error) if isinstance(error, Exception) else EngineError(str(error))
+    if isinstance(error, TrueupError) or not isinstance(error, Exception):
+        return error
+    if (of_node := _OF_NODE.search(text)) and not why_ended():
+        # It is tried again with new sessions, which raise the error as it is.
+        return NodeError(of_node[2].strip(), node=validator.sessions.nodes[0].name)
+    is_of_spark = type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
+    return failed_job(error) if is_of_spark or why_ended() else error
 
 
 def _reachable(validator: Validator) -> tuple[Node, Node]:
@@ -279,3 +314,8 @@ def _reachable(validator: Validator) -> tuple[Node, Node]:
 
 def _with_zone(time: datetime | None) -> datetime | None:
     return time.astimezone() if time is not None else None
+
+
+def _rounded(rate: float | None) -> int:
+    # Spark reports no number for a batch that took no time.
+    return round(rate) if rate is not None and rate < 1e12 else 0

@@ -1,53 +1,76 @@
-"""What the Python workers of Spark run: they judge the keys of a partition. A key is in one partition only."""
+"""What the Python workers of Spark run: they merge the changes of a partition by key, and judge the keys.
+
+All changes of a key are in one partition.
+"""
 
 from __future__ import annotations
 
 import pickle
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from trueup.capture.log.visible import wait_until_visible
 from trueup.config.model import Node
 from trueup.db.node import connect
 from trueup.db.reader import close_idle
+from trueup.engine.envelope import freeze_imports, packed, unpacked
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError
-from trueup.verbs.validate.batch import Touches, without_hidden
+from trueup.verbs.validate.batch import UNCHECKED, Touches, without_hidden
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, collected
 from trueup.verbs.validate.judge import Mismatch, judge, tasks_of
-from trueup.verbs.validate.pending import Entry, TableKey, Touch
+from trueup.verbs.validate.pending import TRUNCATE, Entry, TableKey, Touch
 from trueup.verbs.validate.plan import Pair
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 RESULT = "result binary"
+# The columns of the stream that the tasks get.
+COLUMNS = ("table", "op", "key", "position", "xid", "committed_at")
+_KEYED = ("insert", "update", "delete")
 
 
 class Part:
-    """The result of one task: at most MAX_KEYS_PER_TASK keys, so that the driver never holds those of a whole batch."""
+    """A result: at most MAX_KEYS_PER_TASK keys, so that the driver never holds those of a whole batch."""
 
     def __init__(self) -> None:
         self.touches: Touches = {}
         self.failed: dict[TableKey, Mismatch] = {}
         # Keys of transactions that are not visible yet.
         self.unseen: list[Entry] = []
+        # In the first part of a partition: its changes by table and operation, its truncated tables, the end position
+        # of the batch (0: it is in another partition), and the number of changes.
+        self.counts: dict[str, Counter[str]] = {}
+        self.truncated: dict[str, Touch] = {}
+        self.end = 0
+        self.changes = 0
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What the tasks need to judge keys."""
+
+    pairs: dict[str, Pair]
+    nodes: tuple[Node, Node]
+    application: str
+    timeout: float
+    tolerance: float
+    # Whether results contain the equal keys too.
+    with_proven: bool
+    # Rows per second and task; 0: no limit.
+    max_rows: float = 0.0
 
 
 class JudgeKeys:
-    """The function that Spark calls for each partition; with `with_proven`, the result contains the equal keys too."""
+    """The function that Spark calls for each partition."""
 
-    def __init__(
-        self,
-        pairs: dict[str, Pair],
-        nodes: tuple[Node, Node],
-        application: str,
-        timeout: float,
-        tolerance: float,
-        *,
-        with_proven: bool,
-    ) -> None:
-        self._pickled = pickle.dumps((pairs, nodes, application, timeout, tolerance, with_proven))
+    def __init__(self, judging: Judging) -> None:
+        self._judging = packed(judging)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results; an error is a result too, because Spark would run a failed task three more times."""
@@ -56,48 +79,76 @@ class JudgeKeys:
         def row(result: Part | TrueupError) -> pa.RecordBatch:
             return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
 
+        freeze_imports()
         try:
-            for part in self._judged(batches):
+            for part in _judged(unpacked(self._judging), batches):
                 yield row(part)
         except TrueupError as error:
             yield row(error)
         finally:
             close_idle()
 
-    def _judged(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
-        pairs, nodes, application, timeout, tolerance, with_proven = pickle.loads(self._pickled)
-        touches = _touches(batches, pairs)
-        xids = {touch.xid for keys in touches.values() for touch in keys.values()}
-        if not xids:
-            return
-        connection = connect(nodes[0], application=application)
+
+def _judged(judging: Judging, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+    merged = _Merged(judging.pairs)
+    for batch in batches:
+        for change in zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True):
+            merged.add(*change)
+    touches, part = merged.touches, merged.part
+    xids = {touch.xid for keys in touches.values() for touch in keys.values()}
+    if xids:
+        connection = connect(judging.nodes[0], application=judging.application)
         try:
             hidden = wait_until_visible(connection, xids)
         finally:
             connection.close()
-        part = Part()
         touches, part.unseen = without_hidden(touches, hidden)
-        yield part
-        for table, keys in touches.items():
-            for task in tasks_of(
-                pairs[table], list(keys), size=MAX_KEYS_PER_TASK, nodes=nodes, application=application,
-                timeout=timeout, tolerance=tolerance,
-            ):  # fmt: skip
-                part = Part()
-                part.failed = collected(perform(judge, task, Room()))
-                failed = [key for _, key in part.failed]
-                # A failed row that prints its key otherwise than the log does belongs to any of the keys.
-                all_keys = with_proven or any(key not in keys for key in failed)
-                part.touches[table] = {key: keys[key] for key in (task.keys if all_keys else failed)}
-                yield part
+    yield part
+    free_at = time.monotonic()
+    for table, keys in touches.items():
+        for task in tasks_of(
+            judging.pairs[table], list(keys), size=MAX_KEYS_PER_TASK, nodes=judging.nodes,
+            application=judging.application, timeout=judging.timeout, tolerance=judging.tolerance,
+        ):  # fmt: skip
+            time.sleep(max(0.0, free_at - time.monotonic()))
+            if judging.max_rows:
+                free_at = max(free_at, time.monotonic()) + len(task.keys) / judging.max_rows
+            part = Part()
+            part.failed = collected(perform(judge, task, Room()))
+            failed = [key for _, key in part.failed]
+            # A failed row that prints its key otherwise than the log does belongs to any of the keys.
+            all_keys = judging.with_proven or any(key not in keys for key in failed)
+            part.touches[table] = {key: keys[key] for key in (task.keys if all_keys else failed)}
+            yield part
 
 
-def _touches(batches: Iterator[pa.RecordBatch], pairs: Mapping[str, Pair]) -> Touches:
-    normal = {name: pair.normal() for name, pair in pairs.items()}
-    touches: Touches = {}
-    for batch in batches:
-        columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
-        for table, key, first, position, xid, op, moment in zip(*columns, strict=True):
-            if table in normal:
-                touches.setdefault(table, {})[normal[table](tuple(key))] = Touch(op, first, position, xid, moment)
-    return touches
+class _Merged:
+    """The changes of a partition, merged by key."""
+
+    def __init__(self, pairs: Mapping[str, Pair]) -> None:
+        self.touches: Touches = {}
+        self.part = Part()
+        self._normal = {name: pair.normal() for name, pair in pairs.items()}
+
+    def add(self, table: str, op: str, key: list[Any], position: int, xid: int, moment: datetime | None) -> None:
+        part = self.part
+        if op == "position":
+            part.end = max(part.end, position)
+            return
+        if op not in (*_KEYED, TRUNCATE):
+            return
+        part.changes += 1
+        counts = part.counts.setdefault(table, Counter())
+        if table not in self._normal or (op != TRUNCATE and not key):
+            counts[UNCHECKED] += 1
+            return
+        counts[op] += 1
+        touched = part.truncated if op == TRUNCATE else self.touches.setdefault(table, {})
+        place: Any = table if op == TRUNCATE else self._normal[table](tuple(key))
+        before = touched.get(place)
+        if before is None:
+            touched[place] = Touch(op, position, position, xid, moment)
+        elif position >= before.last_lsn:
+            touched[place] = Touch(op, before.first_lsn, position, xid, moment)
+        else:
+            touched[place] = Touch(before.op, min(before.first_lsn, position), before.last_lsn, before.xid, before.at)

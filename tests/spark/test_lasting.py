@@ -1,0 +1,322 @@
+"""Jobs that run until they are stopped: threads begin, Spark takes over, and threads continue when Spark fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from trueup.api.tube import Tube
+from trueup.api.validate import Validation
+from trueup.config.settings import SparkSettings
+from trueup.engine import choose, lasting
+from trueup.engine.lasting import LastingSpark
+from trueup.engine.progress import Silent
+from trueup.engine.slots import Share
+from trueup.engine.spark import SparkEngine
+from trueup.errors import EngineError
+from trueup.testing.processes import wait_until
+from trueup.verbs.tube.model import Summary
+from trueup.verbs.tube.text import stats_text
+from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, Checker
+from trueup.verbs.validate.on_spark import stream
+from trueup.verbs.validate.status import status_text
+
+if TYPE_CHECKING:
+    from support.fixtures import Databases, Spark
+
+PATIENCE = 120.0
+AUTO = SparkSettings(engine="auto", local_seconds=0)
+
+
+def until(condition: Callable[[], object]) -> None:
+    assert wait_until(lambda: bool(condition()), PATIENCE)
+
+
+@pytest.fixture
+def ready(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the shared session be started in the background, which ends when the event is set."""
+    event = threading.Event()
+
+    class Shared(SparkEngine):
+        def __init__(self, session: Spark, share: Share, *, owned: bool) -> None:
+            super().__init__(session, share, owned=False)
+
+        def warm_up(self, work: Any) -> None:
+            super().warm_up(work)
+            assert event.wait(PATIENCE)
+
+    monkeypatch.setattr(lasting, "session_of_program", lambda settings: None)
+    monkeypatch.setattr(choose, "start_session", lambda **options: spark)
+    monkeypatch.setattr(choose, "SparkEngine", Shared)
+    return event
+
+
+class Said(Silent):
+    """The messages of a job."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.messages.append(text)
+
+
+@contextmanager
+def running(work: Callable[[], object], stop: Callable[[], object]) -> Iterator[list[Any]]:
+    """Run `work` in a thread during the block; yield the list of its result or its error."""
+    ended: list[Any] = []
+
+    def run() -> None:
+        try:
+            ended.append(work())
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield ended
+    finally:
+        stop()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def _fails(*arguments: object, **options: object) -> Any:
+    raise EngineError("the Java process of Spark was killed (SIGKILL)", cure="use --engine local")
+
+
+def test_a_tube(ready: threading.Event, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    [source, target] = databases(2)
+    monkeypatch.setattr("trueup.capture.triggers.hold.GRACE", 0.3)
+    source.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
+    Tube.install(source.uri)
+    stop, said = threading.Event(), Said()
+
+    def copied() -> bool:
+        rows = "SELECT id, n FROM items ORDER BY id"
+        has_table = target.execute("SELECT to_regclass('items') IS NOT NULL") == [(True,)]
+        return has_table and target.execute(rows) == source.execute(rows)
+
+    with Tube("t", source.uri) as tube, Tube("t", source.uri) as worker:
+        tube.ensure()
+        tube.attach("items", shard=0)
+        source.execute("INSERT INTO items SELECT g, g FROM generate_series(1, 600) g")
+        with running(lambda: worker.run(target.uri, spark=AUTO, stop=stop, progress=said), stop.set) as ended:
+            until(copied)
+            until(lambda: tube.stats()[0].engine == {"name": "local"})
+            ready.set()
+
+            def is_on_spark() -> bool:
+                source.execute("UPDATE items SET n = n + 1 WHERE id < 300; DELETE FROM items WHERE id = 7")
+                return tube.stats()[0].engine.get("name") == "spark"
+
+            until(is_on_spark)
+            until(copied)
+            engine = tube.stats()[0].engine
+            assert engine["batches"] >= 1
+            assert engine["jobs"] > engine["batches"]
+            assert "t/0 runs on Spark: " in stats_text(tube.stats(), ())
+            # A generation of its own: a worker that follows waits for the executors.
+            assert source.execute("SELECT generation, owner ->> 'executors' FROM tube.workers") == [(2, "true")]
+            monkeypatch.setattr(SparkEngine, "run", _fails)
+            source.execute("UPDATE items SET n = -n")
+            until(copied)
+            until(lambda: "problem" in tube.stats()[0].engine)
+            assert "t/0 runs on threads: the Java process of Spark was killed" in stats_text(tube.stats(), ())
+            source.execute("UPDATE items SET n = -n WHERE id > 500")
+            until(copied)
+    (summary,) = ended
+    assert isinstance(summary, Summary), summary
+    assert summary.outages == 1
+    assert min(summary.ran_on["local"], summary.ran_on["spark"]) >= 1
+    assert sum("Spark is ready" in text for text in said.messages) == 1
+    assert sum("because Spark failed: the Java process" in text for text in said.messages) == 1
+    assert sum("waiting until it writes no more" in text for text in said.messages) == 1
+
+
+@pytest.mark.parametrize("changes", ["log", "changelog"])
+def test_a_validation(
+    changes: Any, ready: threading.Event, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up, down = databases(2)
+    for database in (up, down):
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    monkeypatch.setenv("TRUEUP__SPARK__LOCAL_SECONDS", "0")
+    validation = Validation(f"v_{up.name}"[-30:], nodes={"n1": up.uri, "n2": down.uri})
+    validation.create(
+        source="n1", target="n2", tables=("public.*",), syncer="lag:0.3", changes=changes, check_interval=0.2,
+        row_error_delay=0.3,
+    )  # fmt: skip
+    sizes: list[int] = []
+    record = Checker.record
+
+    def recorded(self: Checker, touches: Any, *rest: Any) -> None:
+        sizes.append(sum(len(keys) for keys in touches.values()))
+        record(self, touches, *rest)
+
+    monkeypatch.setattr(Checker, "record", recorded)
+
+    def insert(first: int, last: int, wrong: int) -> None:
+        """Insert rows on both nodes, one of them on the source only; wait until it is an error."""
+        down.execute(f"INSERT INTO t SELECT i FROM generate_series({first}, {last}) i WHERE i <> {wrong}")
+        up.execute(f"INSERT INTO t SELECT i FROM generate_series({first}, {last}) i")
+        until(lambda: ended or (str(wrong),) in {error.key for error in validation.errors()})
+        assert ended == []
+        until(lambda: validation.status().total("inserts") == last)
+
+    messages: list[str] = []
+    with running(lambda: validation.start(engine="auto", log=messages.append), validation.stop) as ended:
+        until(lambda: ended or validation.status().engine == {"name": "local"})
+        insert(1, 1000, 77)
+        ready.set()
+        until(lambda: ended or validation.status().engine.get("name") == "spark")
+        # While errors are open, the driver gets the proven keys too; not all at once, because it holds them in memory.
+        sizes.clear()
+        insert(1001, 13_000, 1077)
+        assert max(sizes) <= MAX_KEYS_PER_TASK
+        until(lambda: validation.status().engine["jobs"] > 2)
+        assert "  runs on Spark: " in status_text(validation.status())
+        if changes == "log":
+            assert validation.status().engine["batches"] > 0
+            monkeypatch.setattr(stream, "judge_frame", _fails)
+        else:
+            monkeypatch.setattr(SparkEngine, "run", _fails)
+        insert(13_001, 13_100, 13_077)
+        assert validation.status().engine["problem"].startswith("the Java process of Spark was killed")
+        assert validation.fence().errors == 3
+    assert ended == ["stopped by the user"]
+    assert sum("because Spark failed: the Java process" in text for text in messages) == 1
+    assert sum("Spark is ready" in text for text in messages) == (changes == "log")
+    validation.delete()
+
+
+def test_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(lasting, "session_of_program", lambda settings: None)
+    monkeypatch.setattr(lasting, "start_spark", _fails)
+
+    def spark(**settings: Any) -> LastingSpark:
+        return LastingSpark(SparkSettings(**settings), lambda task, room: (), warn=warnings.append)
+
+    required = spark(engine="spark")
+    with pytest.raises(EngineError, match="was killed"):
+        required.wait()
+    assert warnings == []
+    for settings in ({"local_seconds": 0.0}, {"master": "spark://127.0.0.1:1"}):
+        auto = spark(**settings)
+        auto.wait()
+        until(lambda: auto.now() is None and not auto.may_take_over)  # noqa: B023
+        assert "was killed (SIGKILL) (use --engine local)" in auto.problem
+        auto.close()
+    assert len(warnings) == 2
+    monkeypatch.setattr("trueup.engine.memory.free_megabytes", lambda: 999)
+    small = spark(local_seconds=0.0)
+    until(lambda: small.now() is None and not small.may_take_over)
+    assert "needs about 1,000 MB of memory, and 999 MB are free" in small.problem
+    # A job that ends before its time does not start Java.
+    for settings in ({}, {"engine": "local"}):
+        short = spark(**settings)
+        assert short.now() is None
+        short.close()
+    required.close()
+
+
+def _children(process: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if name in (child.name(), *child.cmdline()):
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _killed(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def test_processes_that_are_killed(databases: Databases, tmp_path: Path) -> None:
+    """Python workers, then Java, then the driver, of a job that runs on Spark as a user starts it."""
+    [source, target] = databases(2)
+    source.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
+    Tube.install(source.uri)
+    with Tube("t", source.uri) as tube:
+        tube.ensure()
+        tube.attach("items", shard=0)
+        source.execute("INSERT INTO items SELECT g, g FROM generate_series(1, 100) g")
+        command = [sys.executable, "-m", "trueup", "tube", "run", "t", "--to", "n2", "--on", "n1"]
+        command += ["--node", f"n1={source.uri}", "--node", f"n2={target.uri}"]
+        environment = {**os.environ, "TRUEUP__SPARK__LOCAL_SECONDS": "0"}
+
+        log = tmp_path / "log"
+
+        def start() -> subprocess.Popen[bytes]:
+            with log.open("wb") as out:
+                return subprocess.Popen(command, stderr=out, stdout=out, env=environment)
+
+        def change() -> None:
+            """Change all rows, and wait until the copy has them."""
+            source.execute("UPDATE items SET n = n + 1")
+            sums = "SELECT sum(n), count(*) FROM items"
+            until(lambda: job.poll() is not None or target.execute(sums) == source.execute(sums))
+            assert job.poll() is None, log.read_text()
+
+        def name() -> str:
+            return str(tube.stats()[0].engine.get("name"))
+
+        def hand_over() -> None:
+            def is_on_spark() -> bool:
+                change()
+                return name() == "spark"
+
+            until(is_on_spark)
+
+        job = start()
+        try:
+            until(lambda: target.execute("SELECT to_regclass('items') IS NOT NULL") == [(True,)])
+            hand_over()
+            _killed(_children(job, "pyspark.daemon"))
+            change()
+            assert name() == "spark"
+            java = _children(job, "java")
+            assert len(java) == 1
+            _killed(java)
+            source.execute("UPDATE items SET n = n + 1")
+            failed = "threads of this process do the work, because Spark failed: the Java process of Spark was killed"
+            until(lambda: job.poll() is not None or failed in log.read_text())
+            # It waits 20 s for the last writes of the executors; Ctrl-C ends the wait.
+            until(lambda: job.poll() is not None or "waiting until it writes no more" in log.read_text())
+            job.send_signal(signal.SIGINT)
+            assert job.wait(60) == 0, log.read_text()
+        finally:
+            job.kill()
+            job.wait()
+        # As if 20 seconds had passed.
+        source.execute("UPDATE tube.workers SET ended_at = clock_timestamp()")
+        job = start()
+        try:
+            hand_over()
+            rest = [*_children(job, "java"), *_children(job, "pyspark.daemon")]
+            assert len(rest) >= 2
+            job.kill()
+            job.wait()
+            assert psutil.wait_procs(rest, timeout=PATIENCE)[1] == []
+        finally:
+            job.kill()
+            job.wait()

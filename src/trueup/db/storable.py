@@ -22,6 +22,11 @@ def storable(connection: Connection, message: str) -> str:
     return message.encode(encoding, "backslashreplace").decode(encoding)
 
 
+def storable_values(connection: Connection, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that are stored as JSON, with their texts as `storable` returns them."""
+    return {name: storable(connection, value) if isinstance(value, str) else value for name, value in values.items()}
+
+
 def with_storable(connection: Connection, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of a statement with `reason` and `remarks` as `storable` returns them."""
     changed = {

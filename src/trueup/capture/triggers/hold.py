@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from trueup.capture.triggers.batch import Batch
 from trueup.capture.triggers.pods import delete, release_lock, take_lock
 from trueup.capture.triggers.session import Session, block
-from trueup.db.storable import storable
+from trueup.db.storable import storable, storable_values
 from trueup.errors import CheckFailed, NodeError
 from trueup.store.owner import Owner, this_process, why_lost
 
@@ -196,8 +196,8 @@ class Hold:
 
     def _note_engine(self, partition: int) -> None:
         values = {"tube": self.tube, "partition": partition, "generation": self.generations[partition]}
-        engine = storable(self.session.connection, json.dumps(self.engine, ensure_ascii=False))
-        self.session.rows(block(self.session, "engine"), {**values, "engine": engine})
+        engine = storable_values(self.session.connection, self.engine)
+        self.session.rows(block(self.session, "engine"), {**values, "engine": json.dumps(engine)})
 
     def _last_write(self, partition: int) -> _LastWrite | None:
         """Return what to wait for: the last write of the previous worker, if it did not release the lock."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.db.reader import close_idle
+from trueup.db.storable import storable_values
 from trueup.engine.lasting import LastingSpark
 from trueup.engine.local import LocalEngine
 from trueup.engine.work import Engine, Tasks, Work
@@ -122,7 +123,9 @@ class _Rounds:
         engine = self._facts()
         if engine != self._noted:
             self._noted = engine
-            validator.sessions.meta.rows("engine", name=validator.sessions.name, engine=as_json(engine))
+            meta = validator.sessions.meta
+            values = storable_values(meta.connection, engine)
+            meta.rows("engine", name=validator.sessions.name, engine=as_json(values))
 
     def _facts(self) -> dict[str, Any]:
         if self._stream is not None:

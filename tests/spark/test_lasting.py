@@ -17,14 +17,19 @@ import pytest
 
 from trueup.api.tube import Tube
 from trueup.api.validate import Validation
+from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
-from trueup.engine import choose, lasting
+from trueup.engine import choose, handover, lasting
 from trueup.engine.lasting import LastingSpark
+from trueup.engine.local import answers_of
 from trueup.engine.progress import Silent
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.errors import EngineError
 from trueup.testing.processes import wait_until
+from trueup.verbs.sync import copy
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.tube.model import Summary
 from trueup.verbs.tube.text import stats_text
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, Checker
@@ -199,6 +204,52 @@ def test_a_validation(
     assert sum("because Spark failed: the Java process" in text for text in messages) == 1
     assert sum("Spark is ready" in text for text in messages) == (changes == "log")
     validation.delete()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_copy(is_lost: bool, ready: threading.Event, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads copy four parts, Spark the others; a wave that is lost after it has written is copied once."""
+    source, target = databases(2)
+    source.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, note text);"
+        " INSERT INTO items SELECT g, repeat('x', 500) FROM generate_series(1, 2000) g; ANALYZE items"
+    )
+    monkeypatch.setattr(choose, "existing_session", lambda: None)
+    monkeypatch.setattr(handover, "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(handover, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(copy, "LEAST_BYTES", 16_384)
+    monkeypatch.setattr(copy, "PART_BYTES", 16_384)
+    warmed, first, waves = threading.Event(), iter(range(4)), list[int]()
+    warm_up, wave = SparkEngine.warm_up, SparkEngine.wave
+
+    def warm(engine: SparkEngine, work: Any) -> None:
+        warm_up(engine, work)
+        warmed.set()
+
+    def on_thread(work: Any, task: Any) -> list[Any]:
+        if next(first, None) is None:
+            assert warmed.wait(PATIENCE)
+        return answers_of(work, task)
+
+    def on_spark(engine: SparkEngine, work: Any, deals: Any, tag: str) -> list[bytes]:
+        results = wave(engine, work, deals, tag)
+        waves.append(sum(map(len, deals)))
+        return _fails() if is_lost else results
+
+    ready.set()
+    monkeypatch.setattr(SparkEngine, "warm_up", warm)
+    monkeypatch.setattr(SparkEngine, "wave", on_spark)
+    monkeypatch.setattr(handover, "answers_of", on_thread)
+    said = Said()
+    request = SyncRequest(Node("n1", source.uri), Node("n2", target.uri), spark=AUTO)
+    sync.start(request, said)
+    rows = "SELECT count(*), sum(id), sum(length(note)) FROM items"
+    assert target.execute(rows) == source.execute(rows)
+    copied = "SELECT sum(rows)::int, count(*) > 40 FROM trueup.copied"
+    assert target.execute(copied) == [(2000, True)]
+    assert (sum(waves) > 0, len(waves) == 1) == (True, is_lost)
+    lost = "Spark was lost, and threads of this process do the rest of the work: the Java process of Spark was killed"
+    assert any(text.startswith(lost) for text in said.messages) == is_lost
 
 
 def test_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,15 +173,17 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a batch, `batch_rows` at a time."""
         start, end = partition.value
+        count = 0
         with self._slot() as slot:
             rows: list[Change] = []
             for change in slot.changes(start, end, self._places):
                 rows.append(change)
                 if len(rows) >= self._options.batch_rows:
+                    count += len(rows)
                     yield batch_of(rows, self._names)
                     rows = []
             if self._options.positions:
-                rows.append(Change(None, "position", ("",), end, 0, 0))
+                rows.append(Change(None, "position", ("",), end, count + len(rows), 0))
             if rows:
                 yield batch_of(rows, self._names)
 
@@ -245,7 +247,7 @@ class _Options:
         self.max_bytes = _number(options, "max_bytes", _MAX_BYTES)
         self.batch_rows = _number(options, "batch_rows", _BATCH_ROWS)
         self.advance = options.get("advance", "true").lower() != "false"
-        # Adds a last row to each batch, with its end position.
+        # Adds a last row to each batch, with its end position, and with the number of its other rows as xid.
         self.positions = options.get("positions", "false").lower() == "true"
 
 

@@ -15,6 +15,7 @@ from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.db.reader import close_idle
 from trueup.db.storable import storable_values
+from trueup.engine.failures import known_error
 from trueup.engine.lasting import LastingSpark
 from trueup.engine.local import LocalEngine
 from trueup.engine.work import Engine, Tasks, Work
@@ -97,9 +98,9 @@ class _Rounds:
             more = validate_round(validator) if self._stream is None else self._stream.one_round(validator)
             self._note(validator)
             return more
-        except EngineError as error:
-            if self._spark.now() is None:
-                # An error of the threads.
+        except Exception as failure:
+            error = known_error(failure)
+            if not isinstance(error, EngineError) or self._spark.now() is None:
                 raise
             self._spark.give_up(error)
             self.close()

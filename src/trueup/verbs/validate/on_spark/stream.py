@@ -216,29 +216,30 @@ class _Stopped(Exception):
 
 def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> None:
     """Judge a batch in Spark tasks; commit the results together with the position behind the batch."""
-    from pyspark.sql import functions as f
-
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     limit = sessions.settings.max_rows_per_second
     work = JudgeKeys(
         Judging(
-            dict(validator.tables.pairs), _reachable(validator), sessions.application, sessions.settings.timeout,
-            sessions.settings.float_tolerance, bool(checker.pending or checker.errors), limit / partitions,
+            dict(validator.tables.pairs), positions.read, _reachable(validator), sessions.application,
+            sessions.settings.timeout, sessions.settings.float_tolerance, bool(checker.pending or checker.errors),
+            limit / partitions,
         )
     )  # fmt: skip
-    # Changes before the checkpoint were counted already.
-    changes = frame.where(f.col("position") >= positions.read).select(*COLUMNS)
-    results = changes.repartition(partitions, "table", "key").mapInArrow(work, RESULT)
+    results = frame.select(*COLUMNS).repartition(partitions, "table", "key").mapInArrow(work, RESULT)
     batch = Batch(validator.tables.find_pair, positions.read)
-    position = positions.read
+    position, rows, expected = positions.read, 0, -1
     try:
         with _computed(results, partitions) as computed, sessions.meta.transaction():
             # Each part is stored on its own: the keys of a batch may need more memory than the driver has.
             for part in _parts(computed):
-                position = max(position, part.end)
+                if part.end:
+                    position, expected = max(position, part.end), part.expected
+                rows += part.rows
                 _add_counts(batch, part)
                 checker.postpone_unseen(part.unseen)
                 checker.record(part.touches, part.failed, sessions.mark)
+            if rows != expected:
+                raise EngineError(f"{rows:,} rows of a batch of {expected:,} were judged", cure="see the logs of Spark")
             look = validator.look()
             validator.checkpoint(batch, position)
     finally:

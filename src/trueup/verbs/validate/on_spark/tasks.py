@@ -43,12 +43,13 @@ class Part:
         self.failed: dict[TableKey, Mismatch] = {}
         # Keys of transactions that are not visible yet.
         self.unseen: list[Entry] = []
-        # In the first part of a partition: its changes by table and operation, its truncated tables, the end position
-        # of the batch (0: it is in another partition), and the number of changes.
+        # In the first part of a partition: its changes by table and operation, its truncated tables, the number of its
+        # rows, and, if the last row of the batch is among them, the end position and the number of rows of the batch.
         self.counts: dict[str, Counter[str]] = {}
         self.truncated: dict[str, Touch] = {}
+        self.rows = 0
         self.end = 0
-        self.changes = 0
+        self.expected = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Judging:
     """What the tasks need to judge keys."""
 
     pairs: dict[str, Pair]
+    # Changes before this position were counted already.
+    start: int
     nodes: tuple[Node, Node]
     application: str
     timeout: float
@@ -90,7 +93,7 @@ class JudgeKeys:
 
 
 def _judged(judging: Judging, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
-    merged = _Merged(judging.pairs)
+    merged = _Merged(judging.pairs, judging.start)
     for batch in batches:
         for change in zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True):
             merged.add(*change)
@@ -125,7 +128,8 @@ def _judged(judging: Judging, batches: Iterator[pa.RecordBatch]) -> Iterator[Par
 class _Merged:
     """The changes of a partition, merged by key."""
 
-    def __init__(self, pairs: Mapping[str, Pair]) -> None:
+    def __init__(self, pairs: Mapping[str, Pair], start: int) -> None:
+        self._start = start
         self.touches: Touches = {}
         self.part = Part()
         self._normal = {name: pair.normal() for name, pair in pairs.items()}
@@ -133,11 +137,11 @@ class _Merged:
     def add(self, table: str, op: str, key: list[Any], position: int, xid: int, moment: datetime | None) -> None:
         part = self.part
         if op == "position":
-            part.end = max(part.end, position)
+            part.end, part.expected = position, xid
             return
-        if op not in (*_KEYED, TRUNCATE):
+        part.rows += 1
+        if op not in (*_KEYED, TRUNCATE) or position < self._start:
             return
-        part.changes += 1
         counts = part.counts.setdefault(table, Counter())
         if table not in self._normal or (op != TRUNCATE and not key):
             counts[UNCHECKED] += 1

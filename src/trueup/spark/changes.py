@@ -68,6 +68,7 @@ SCHEMA = StructType(
 
 
 Keys = Mapping[int, tuple[str, tuple[str, ...]]]
+Keyless = tuple[Mapping[int, str], frozenset[str]]
 
 
 class Limit(Protocol):
@@ -87,6 +88,8 @@ class ChangesSource(DataSource):
     # left out).
     limit: ClassVar[Limit | None] = None
     keys: ClassVar[Keys | None] = None
+    # Tables whose changes are returned without keys: their names by OID, as far as they are known, and all names.
+    keyless: ClassVar[Keyless] = ({}, frozenset())
 
     @classmethod
     def name(cls) -> str:
@@ -100,18 +103,25 @@ class ChangesSource(DataSource):
     def streamReader(self, schema: StructType) -> ChangesReader:
         """Return a reader of the slot in the options."""
         with errors_for_spark():
-            return ChangesReader(_parsed(self.options, self.nodes), self.limit, self.keys)
+            return ChangesReader(_parsed(self.options, self.nodes), self.limit, self.keys, self.keyless)
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one slot; it is pickled together with the address of the node."""
 
-    def __init__(self, options: _Options, limit: Limit | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self,
+        options: _Options,
+        limit: Limit | None = None,
+        keys: Keys | None = None,
+        keyless: Keyless = ({}, frozenset()),
+    ) -> None:
         self._options = options
         self._limit = limit
         self._keys = keys
+        names, self._keyless = keyless
         # A table that was renamed keeps the name of the validation.
-        self._names = {oid: name for oid, (name, _) in keys.items()} if keys is not None else {}
+        self._names = {**names, **{oid: name for oid, (name, _) in (keys or {}).items()}}
         self._last: int | None = None
         self._node = options.node
         with self._slot() as slot:
@@ -195,13 +205,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if relation.id not in self._keys:
             if any(shown == name for name, _ in self._keys.values()):
                 raise KeyLost(f"{KEY_CHANGED}{shown}: another table had its name")
-            return None
+            return () if self._names.get(relation.id, shown) in self._keyless else None
         name, key = self._keys[relation.id]
         is_other = relation.identity != "f" and set(relation.keys) != set(key)
         if relation.identity == "n" or is_other or not set(key) <= set(relation.columns):
-            raise KeyLost(
-                f"{KEY_CHANGED}{name}: its key was ({', '.join(key)}) and is now ({', '.join(relation.keys)})"
-            )
+            now = f"({', '.join(relation.keys)})" if relation.keys and relation.identity != "n" else "none"
+            raise KeyLost(f"{KEY_CHANGED}{name}: its key in the log was ({', '.join(key)}) and is now {now}")
         return tuple(relation.columns.index(column) for column in key)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -238,7 +238,7 @@ def test_eight_writers_a_backfill_and_garbage(engine: str, items: TubeDatabase, 
                     connection.commit()
 
     threads = [threading.Thread(target=write, args=[number]) for number in range(8)]
-    with following(items, sqlite_sink, max_pods=7):
+    with following(items, sqlite_sink, max_pods=7 if engine == "local" else 200):
         for thread in threads:
             thread.start()
         items.tube.schedule_backfill("items", order_col="n")

@@ -97,10 +97,20 @@ class EnrichedBatch:
 class Pipeline(Protocol):
     """The background steps. A write that raised SinkDown is repeated with the same batch."""
 
-    # The most keys and the aimed-at time of a batch, and whether the rows of the next one are read meanwhile.
-    keys_at_once: int
-    seconds_at_once: float
-    reads_ahead: bool
+    @property
+    def keys_at_once(self) -> int:
+        """Return the most keys of a batch."""
+        ...
+
+    @property
+    def seconds_at_once(self) -> float:
+        """Return the aimed-at time of a batch."""
+        ...
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Return whether the rows of the next batch are read while one is written."""
+        ...
 
     @property
     def engine(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trueup.capture.triggers.batch import Batch, Keys, places, texts
+from trueup.capture.triggers.batch import Batch, Key, Keys, places, texts
 from trueup.capture.triggers.document import Mark, SourceTable
 from trueup.capture.triggers.enrich import RETRIES, Groups, enriched
 from trueup.capture.triggers.hold import check_generation
@@ -237,5 +237,5 @@ def split_keys(keys: Keys, parts: int, *, by_key: bool = False) -> list[Keys]:
     return [part for part in lists if part]
 
 
-def _number_of(key: int | str) -> int:
-    return key if isinstance(key, int) else zlib.crc32(key.encode())
+def _number_of(key: Key) -> int:
+    return key if isinstance(key, int) else zlib.crc32("\0".join(key).encode())

@@ -114,6 +114,11 @@ class Tables:
             return display_name(relation.schema, relation.table), None
         return name, self.pairs.get(name)
 
+    def not_validated(self) -> tuple[dict[int, str], frozenset[str]]:
+        """Return the tables whose changes are counted as unchecked: by OID, as far as it is known, and by name."""
+        stopped = frozenset(name for name in self.routes if name not in self.pairs)
+        return {oid: name for oid, name in self._names.items() if name in stopped}, stopped
+
     def _plan(self, route: Route) -> None:
         sessions = self._sessions
         try:

@@ -46,6 +46,9 @@ _MAX_BYTES = 64 * 1024 * 1024
 STREAM_CONNECTIONS = 3
 # Partitions that are fetched at the same time, one of them in advance.
 _FETCHED_AT_ONCE = 2
+# Each query starts a Python process, for which Spark waits 10 s. A busy machine may need longer.
+_TOO_SLOW = "Python worker failed to connect back"
+_MAX_SLOW_STARTS = 5
 # Errors of nodes that are raised in processes of Spark, where only their text is left.
 _OF_NODE = re.compile(r"trueup\.[\w.]*?(NodeError|QueryError|SlotLost): ([^\n]*)")
 
@@ -76,12 +79,14 @@ class Stream:
     def __init__(self, engine: SparkEngine) -> None:
         self._engine = engine
         self._query: StreamingQuery | None = None
-        self._keys: dict[int, tuple[str, tuple[str, ...]]] = {}
+        # The tables that the query reads.
+        self._tables: object = None
         self._turns: queue.Queue[_Turn] = queue.Queue()
         self._is_stopping = False
         self._folder = ScratchFolder("trueup-validate-")
         self._number = 0
         self._batches = 0
+        self._slow_starts = 0
 
     def one_round(self, validator: Validator) -> bool:
         """Run one round: start or check the query, judge a batch, then check pending rows and errors again."""
@@ -155,6 +160,7 @@ class Stream:
             turn.end(error)
             raise known(error, validator) from error
         self._batches += 1
+        self._slow_starts = 0
         turn.end()
 
     def _partitions(self, validator: Validator) -> int:
@@ -163,16 +169,19 @@ class Stream:
 
     def _ensure_query(self, validator: Validator) -> None:
         """Start the query, or start it again if a table was stopped; raise the error of one that has ended."""
-        query, keys = self._query, _keys(validator)
+        query, tables = self._query, (_keys(validator), validator.tables.not_validated())
         if query is not None and not query.isActive:
             error = query.exception() or EngineError(
                 "the streaming query ended unexpectedly", cure="see the logs of the Spark executors"
             )
-            raise known(error, validator)
-        if keys != self._keys:
+            self._slow_starts += 1
+            if _TOO_SLOW not in str(error) or self._slow_starts > _MAX_SLOW_STARTS:
+                raise known(error, validator)
+            self._stop()
+        if tables != self._tables:
             self._stop()
         if self._query is None:
-            self._keys = keys
+            self._tables = tables
             try:
                 self._query = self._start(validator)
             except Exception as error:
@@ -187,6 +196,7 @@ class Stream:
             "nodes": {source.name: source},
             "limit": SyncerLimit(sessions.servers, validator.positions.syncer, sessions.settings.cutover),
             "keys": _keys(validator),
+            "keyless": validator.tables.not_validated(),
             "__module__": "trueup_registered",
         }
         session.dataSource.register(type("ChangesSource", (ChangesSource,), attributes))

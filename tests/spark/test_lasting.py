@@ -156,7 +156,7 @@ def test_a_validation(
 ) -> None:
     up, down = databases(2)
     for database in (up, down):
-        database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE gone (id int PRIMARY KEY)")
     monkeypatch.setenv("TRUEUP__SPARK__LOCAL_SECONDS", "0")
     validation = Validation(f"v_{up.name}"[-30:], nodes={"n1": up.uri, "n2": down.uri})
     validation.create(
@@ -186,6 +186,8 @@ def test_a_validation(
         insert(1, 1000, 77)
         ready.set()
         until(lambda: ended or validation.status().engine.get("name") == "spark")
+        # Tables change while it runs.
+        assert validation.remove(["public.gone"], timeout=PATIENCE) == ("public.gone",)
         # While errors are open, the driver gets the proven keys too; not all at once, because it holds them in memory.
         sizes.clear()
         insert(1001, 13_000, 1077)

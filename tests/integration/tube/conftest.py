@@ -18,6 +18,12 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 
+@pytest.fixture(autouse=True)
+def _on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no job start Spark that does not name its engine."""
+    monkeypatch.setenv("TRUEUP__SPARK__ENGINE", "local")
+
+
 @pytest.fixture
 def tube_db(request: pytest.FixtureRequest, databases: Databases) -> Iterator[TubeDatabase]:
     """A new database with a tube t; jobs run on the engine of the test."""

@@ -15,8 +15,9 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(short_pauses: None) -> None:
-    """Wait less in all tests of this folder."""
+def _short_pauses(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait less in all tests of this folder, and let no command start Spark."""
+    monkeypatch.setenv("TRUEUP__SPARK__ENGINE", "local")
 
 
 @pytest.fixture(scope="session")

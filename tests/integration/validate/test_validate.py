@@ -226,8 +226,7 @@ def test_a_table_that_is_added_later_needs_a_sweep(copy: Copy) -> None:
     copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
 
 
-@both_engines
-def test_a_lost_slot_means_a_full_check(engine: str, copy: Copy) -> None:
+def test_a_lost_slot_means_a_full_check(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.spoil("t", "IF NEW.id = 3 THEN RETURN NULL; END IF;", "INSERT")
@@ -289,8 +288,7 @@ def test_a_slot_that_retains_too_much_log_is_dropped(copy: Copy) -> None:
     assert copy.up.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{copy.slot}'") == []
 
 
-@both_engines
-def test_pending_rows_beyond_a_page_are_in_the_meta_database_and_all_become_errors(engine: str, copy: Copy) -> None:
+def test_pending_rows_beyond_a_page_are_in_the_meta_database_and_all_become_errors(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.spoil("t", "IF NEW.id % 2 = 0 THEN RETURN NULL; END IF;", "INSERT")

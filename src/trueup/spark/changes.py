@@ -193,7 +193,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield batch_of(rows, self._names)
                     rows = []
             if self._options.positions:
-                rows.append(Change(None, "position", ("",), end, count + len(rows), 0))
+                rows.append(Change(None, "position", (lsn_text(start),), end, count + len(rows), 0))
             if rows:
                 yield batch_of(rows, self._names)
 
@@ -256,7 +256,8 @@ class _Options:
         self.max_bytes = _number(options, "max_bytes", _MAX_BYTES)
         self.batch_rows = _number(options, "batch_rows", _BATCH_ROWS)
         self.advance = options.get("advance", "true").lower() != "false"
-        # Adds a last row to each batch, with its end position, and with the number of its other rows as xid.
+        # Adds a last row to each batch, with its end position, its start as table, and the number of its other rows as
+        # xid.
         self.positions = options.get("positions", "false").lower() == "true"
 
 

@@ -237,11 +237,14 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> N
     )  # fmt: skip
     results = frame.select(*COLUMNS).repartition(partitions, "table", "key").mapInArrow(work, RESULT)
     batch = Batch(validator.tables.find_pair, positions.read)
-    position, rows, expected = positions.read, 0, -1
+    # The first batch of a query has no rows at all if nothing is new.
+    position, rows, expected = positions.read, 0, 0
     try:
         with _computed(results, partitions) as computed, sessions.meta.transaction():
             # Each part is stored on its own: the keys of a batch may need more memory than the driver has.
             for part in _parts(computed):
+                if part.start > positions.read:
+                    raise _lost(f"changes from {lsn_text(positions.read)} to {lsn_text(part.start)} were not judged")
                 if part.end:
                     position, expected = max(position, part.end), part.expected
                 rows += part.rows
@@ -249,13 +252,17 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> N
                 checker.postpone_unseen(part.unseen)
                 checker.record(part.touches, part.failed, sessions.mark)
             if rows != expected:
-                raise EngineError(f"{rows:,} rows of a batch of {expected:,} were judged", cure="see the logs of Spark")
+                raise _lost(f"{rows:,} rows of a batch of {expected:,} were judged")
             look = validator.look()
             validator.checkpoint(batch, position)
     finally:
         checker.count()
     validator.last_look = look
     positions.advance(position)
+
+
+def _lost(message: str) -> EngineError:
+    return EngineError(f"Spark has lost rows: {message}", cure="see the logs of the Spark executors")
 
 
 def _add_counts(batch: Batch, part: Part) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from trueup.capture.log.slot import lsn_number
 from trueup.capture.log.visible import wait_until_visible
 from trueup.config.model import Node
 from trueup.db.node import connect
@@ -44,11 +45,11 @@ class Part:
         # Keys of transactions that are not visible yet.
         self.unseen: list[Entry] = []
         # In the first part of a partition: its changes by table and operation, its truncated tables, the number of its
-        # rows, and, if the last row of the batch is among them, the end position and the number of rows of the batch.
+        # rows, and, if the last row of the batch is among them, the positions and the number of rows of the batch.
         self.counts: dict[str, Counter[str]] = {}
         self.truncated: dict[str, Touch] = {}
         self.rows = 0
-        self.end = 0
+        self.start = self.end = 0
         self.expected = 0
 
 
@@ -137,7 +138,7 @@ class _Merged:
     def add(self, table: str, op: str, key: list[Any], position: int, xid: int, moment: datetime | None) -> None:
         part = self.part
         if op == "position":
-            part.end, part.expected = position, xid
+            part.start, part.end, part.expected = lsn_number(table), position, xid
             return
         part.rows += 1
         if op not in (*_KEYED, TRUNCATE) or position < self._start:

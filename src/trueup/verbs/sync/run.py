@@ -79,11 +79,8 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
                 if not stored.snapshots:
                     history.reader(request.name).forget(source)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
-                # A part that is copied is recorded: it can run twice.
                 engine = starter.get_with_hand_over(plan.rows)
                 refused = snapshot_copy.copy_all(request, watched, log, plan, tables, stored, epoch, engine, progress)
-                for remark in engine.remarks:
-                    progress.say(remark)
                 opened = replace(opened, checked=watched.checked)
             slots = starter.get(0).slots
         return snapshot_copy.build(request, opened, stored, slots, progress, refused)

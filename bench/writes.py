@@ -6,6 +6,9 @@ Four databases of one server with the same tables: without triggers, with the ch
 guards of a switchover, and with guards alone. They take turns, so that what else the machine does meets all of them; a
 ratio is the median of those of the rounds. A server that waits for the disk at each commit, as servers do, and one that
 does not, where a trigger weighs the most. Each transaction has 4 statements that write one row each.
+
+And what an application pays that follows the pointer: one client, with and without `switchover_enter` at the begin of a
+transaction that only reads a constant.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -30,6 +34,7 @@ from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.request import Scope, SyncRequest
 
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
+COLUMNS = "state, next_name, next_address, token, next_given"
 WAYS = ("no trigger", "change log", "change log and guards", "guards")
 
 
@@ -64,8 +69,23 @@ def prepared(server: Server, other: Server, way: str) -> Database:
     return source
 
 
-def measure(arguments: argparse.Namespace, fsync: str) -> dict[str, list[float]]:
-    """Return the transactions per second of each way, round by round."""
+def entered(server: Server, database: Database, arguments: argparse.Namespace) -> float:
+    """Return the microseconds that `switchover_enter` adds to a transaction."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        scripts = [Path(folder) / "without.sql", Path(folder) / "with.sql"]
+        for script, first in zip(
+            scripts, ("", f"SELECT {COLUMNS} FROM trueup_app.switchover_enter('main');\n"), strict=True
+        ):
+            script.write_text(f"BEGIN;\n{first}SELECT 1;\nEND;\n", encoding="utf-8")
+        for _ in range(arguments.rounds):
+            without, with_it = (pgbench(server, database, "-T", "1", "-f", str(script)) for script in scripts)
+            found.append(1e6 / with_it - 1e6 / without)
+    return statistics.median(found)
+
+
+def measure(arguments: argparse.Namespace, fsync: str) -> tuple[dict[str, list[float]], float]:
+    """Return the transactions per second of each way, round by round, and what `switchover_enter` adds."""
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     settings = {**SETTINGS, "fsync": fsync, "synchronous_commit": fsync}
     with Server.start(name="writes", settings=settings) as server, Server.start(name="target") as other:
@@ -76,7 +96,7 @@ def measure(arguments: argparse.Namespace, fsync: str) -> dict[str, list[float]]
                 tps = pgbench(server, database, *clients, "-T", str(arguments.seconds))
                 if number:  # the first round warms up
                     found[way].append(tps)
-    return found
+        return found, entered(server, databases[WAYS[2]], arguments)
 
 
 def main() -> None:
@@ -88,7 +108,7 @@ def main() -> None:
     load = os.getloadavg()[1]
     rows = []
     for fsync in ("on", "off"):
-        found = measure(arguments, fsync)
+        found, micros = measure(arguments, fsync)
         rates = [f"{statistics.median(found[way]):,.0f}/s" for way in WAYS]
         pairs = [[mine / none for mine, none in zip(found[way], found[WAYS[0]], strict=True)] for way in WAYS[1:]]
         rows.append(f"| {' | '.join([fsync, *rates, *(f'{statistics.median(each):.2f}' for each in pairs)])} |")
@@ -104,6 +124,8 @@ def main() -> None:
         *rows,
         "",
         "The ratios are speeds: 1.00 is as fast as without a trigger.",
+        "",
+        f"`switchover_enter`, with its round trip, adds {micros:,.0f} microseconds to a transaction (one client).",
     ]
     sys.stdout.write("\n".join(text) + "\n")
     Path(__file__).with_name("RESULTS-writes.md").write_text("\n".join(text) + "\n", encoding="utf-8")

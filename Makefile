@@ -59,6 +59,7 @@ bench: install
 	@$(BIN)/python bench/switchover.py
 	@$(BIN)/python bench/repair.py
 	@$(BIN)/python bench/handover.py
+	@$(BIN)/python bench/scale.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

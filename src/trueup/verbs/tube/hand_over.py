@@ -23,6 +23,11 @@ class HandOverPipeline:
         self._is_handed_over = False
 
     @property
+    def least_keys_at_once(self) -> int:
+        """Return the least limit of the current pipeline."""
+        return self._current.least_keys_at_once
+
+    @property
     def keys_at_once(self) -> int:
         """Return the limit of the current pipeline."""
         return self._current.keys_at_once

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
-_MIN_KEYS = 250
 _FIRST_KEYS = 2_000
 _MAX_SECONDS = 30.0
 
 
 class Limits(Protocol):
-    """The most keys and the aimed-at seconds of a batch; they change when another engine takes over."""
+    """The sizes and the aimed-at seconds of a batch; they change when another engine takes over."""
+
+    @property
+    def least_keys_at_once(self) -> int:
+        """Return the keys of the smallest limit."""
+        ...
 
     @property
     def keys_at_once(self) -> int:
@@ -30,7 +34,7 @@ class Pace:
     def __init__(self, pipeline: Limits, max_keys: int = 0) -> None:
         self._pipeline = pipeline
         self._max_keys = max_keys
-        self.keys = min(self._most, _FIRST_KEYS)
+        self.keys = min(self._most, max(_FIRST_KEYS, pipeline.least_keys_at_once))
 
     @property
     def _most(self) -> int:
@@ -41,7 +45,7 @@ class Pace:
         aim, most = self._pipeline.seconds_at_once, self._most
         if seconds > aim or keys >= self.keys // 2:
             factor = max(0.5, min(2.0, aim / max(seconds, 0.001)))
-            self.keys = int(max(min(_MIN_KEYS, most), min(most, self.keys * factor)))
+            self.keys = int(max(min(self._pipeline.least_keys_at_once, most), min(most, self.keys * factor)))
 
 
 class Pause:

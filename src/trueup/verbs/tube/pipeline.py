@@ -98,6 +98,11 @@ class Pipeline(Protocol):
     """The background steps. A write that raised SinkDown is repeated with the same batch."""
 
     @property
+    def least_keys_at_once(self) -> int:
+        """Return the keys below which the limit of a batch is not lowered."""
+        ...
+
+    @property
     def keys_at_once(self) -> int:
         """Return the most keys of a batch."""
         ...
@@ -137,6 +142,7 @@ class Pipeline(Protocol):
 class LocalPipeline:
     """Threads of this process."""
 
+    least_keys_at_once = 250
     keys_at_once = 10_000
     seconds_at_once = 0.3
     reads_ahead = True

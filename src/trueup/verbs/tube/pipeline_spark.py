@@ -63,7 +63,9 @@ class Written:
 class SparkPipeline:
     """Spark tasks that read, write and return the refused keys. Each shard is in exactly one task, or each key."""
 
-    # Batches as short as those of threads: live touches wait for the batch that is being written.
+    # A Spark job takes about 0.1 s, however small it is, and longer on a busy machine: smaller batches are not faster.
+    least_keys_at_once = 8_000
+    # Batches are as short as those of threads: live touches wait for the batch that is being written.
     keys_at_once = 50_000
     seconds_at_once = 0.4
     # Nothing is read in this process: keys that are claimed early would only wait.

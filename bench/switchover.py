@@ -114,7 +114,9 @@ def measure(keys: Sequence[int], arguments: argparse.Namespace, folder: Path) ->
         databases[0].execute(ROWS.format(rows=arguments.rows))
         first, second = (Node(name, each.uri) for name, each in zip(("old", "new"), databases, strict=True))
         sync.start(SyncRequest(first, second, Scope("main"), SparkSettings(engine="local")), Silent())
-        request = SwitchoverRequest("main", first, second, budget=60.0, proof="keys", close_keys=5000)
+        request = SwitchoverRequest(
+            "main", first, second, budget=60.0, proof="keys", close_keys=5000, report_dir=str(folder)
+        )
         prepare_only(request)
         for database in databases:
             database.execute("VACUUM ANALYZE")

@@ -153,14 +153,16 @@ class Switchover:
         without_old: bool = False,
         without_new: bool = False,
         accept_loss: bool = False,
+        keep_closed: bool = False,
         timeout: float = 60.0,
     ) -> Ended:
         """Remove the sync and the switchover; the database that is not in use stays closed, unless `reopen_old`.
 
         `without_old` or `without_new`: the first or the second database is lost; with `accept_loss` the other one is
-        put into use if it was not, without the changes that it lacks.
+        put into use if it was not, without the changes that it lacks; with `keep_closed` it stays closed.
         """
-        return finish.finish(self._request(timeout), finish.Finish(reopen_old, without_old, without_new, accept_loss))
+        how = finish.Finish(reopen_old, without_old, without_new, accept_loss, keep_closed)
+        return finish.finish(self._request(timeout), how)
 
     def _request(self, timeout: float = 60.0) -> SwitchoverRequest:
         return SwitchoverRequest(self._name, self._first, self._second, timeout=timeout)

@@ -29,6 +29,7 @@ COMMAND_LINE_ONLY = frozenset(
         "follow-ddl",
         "force",
         "insecure",
+        "keep-closed",
         "no-owner",
         "other-database",
         "reopen-old",

@@ -228,6 +228,7 @@ def reset(**options: Any) -> None:
     flag("--without-old", "The --from node is lost: finish on the --to node only."),
     flag("--without-new", "The --to node is lost: finish on the --from node only."),
     flag("--accept-loss", "Put the remaining node into use although it was not, and lacks changes of the lost one."),
+    flag("--keep-closed", "Leave the remaining node closed to writes: applications use a third one."),
 )
 def finish(**options: Any) -> None:
     """End the switchover and the sync. There is no way back afterwards.

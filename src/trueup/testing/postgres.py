@@ -187,7 +187,10 @@ class Server:
         return Database(name, self.uri(name), self)
 
     def create_database(self, name: str) -> Database:
-        self.database("postgres").execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        # Copied files take half the processor time of copied pages, which is the default since PostgreSQL 15.
+        is_new = int((self.data_dir / "PG_VERSION").read_text()) >= 15
+        how = sql.SQL(" STRATEGY file_copy" if is_new else "")
+        self.database("postgres").execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + how)
         return self.database(name)
 
     def stop(self, mode: str = "fast", timeout: float = 60) -> None:

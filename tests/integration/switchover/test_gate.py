@@ -183,6 +183,7 @@ def _check_rights(moving: Moving, old: Database, new: Database, role: str, accep
         f"{role} UPDATE (name) only on old",
         "rights on public differ: PUBLIC USAGE only on old",
         "default privileges postgres.tables is missing on new",
+        "--accept-schema nothing matches no difference",
     ):
         assert text in closed.value.message
     remarks = moving.execute(accept_schema=(*accepted, "rights:*,default privileges:*", f"role:{role}")).remarks

@@ -116,6 +116,10 @@ def test_the_server_ends_a_pause_that_hangs(moving: Moving, monkeypatch: pytest.
         moving.execute(budget=3.0)
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     assert moving.old.execute("SELECT name FROM people WHERE id = 9") == [("went on",)]
+    # Too short even for the locks before the pause: the server ends these sessions.
+    with pytest.raises(BudgetSpent, match=r"the budget of 0\.002 s was spent"):
+        moving.execute(budget=0.002)
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
 
 
 def test_a_transaction_longer_than_the_budget_releases_everything(moving: Moving) -> None:

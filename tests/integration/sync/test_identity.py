@@ -131,6 +131,10 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
         query = "SELECT CASE state WHEN 'use_next' THEN next_name ELSE '' END FROM trueup_app.switchover_enter()"
         return [database.execute(query)[0][0] for database in (first, second, third)]
 
+    # The applications are on n1, and no pointer says so.
+    with pytest.raises(CheckFailed, match="are copied to n2 by the sync main, and are in use elsewhere"):
+        move(following, EXECUTE)
+    assert accepting() == [True, True, True]
     for request in (main, following):
         prepare_only(request)
     assert accepting() == [True, False, False]
@@ -169,6 +173,13 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
     move(main, ROLLBACK)
     assert accepting() == [True, False, False]
     move(main, EXECUTE)
+    # n2 is lost for the first step, and n1 is not needed any more.
+    alone = replace(main, second=Node("n2", "postgresql://127.0.0.1:1/none"))
+    with pytest.raises(CheckFailed, match="n1 is not in use: n2 was.* It has all commits up to 20") as refused:
+        finish(alone, Finish(without_new=True))
+    assert "--keep-closed" in (refused.value.cure or "")
+    assert "n1: stays closed to writes" in str(finish(alone, Finish(without_new=True, keep_closed=True)).done)
+    assert accepting() == [False, True, False]
     finish(main)
     assert accepting() == [False, True, False]
     second.execute("INSERT INTO items VALUES (104, 'recorded')")

@@ -77,8 +77,9 @@ def schema_differences(
             remarks.append(f"accepted: {_text(difference, name)}")
         else:
             refused.append(_text(difference, name))
-    remarks += [f"--accept-schema {pattern} matches no difference" for pattern in accepted.unused(named)]
-    return refused, remarks
+    unused = [f"--accept-schema {pattern} matches no difference" for pattern in accepted.unused(named)]
+    # Probably one of the refused ones was meant.
+    return (refused + unused, remarks) if refused else (refused, remarks + unused)
 
 
 def relations(connection: Connection, table: TableName) -> list[TableName]:

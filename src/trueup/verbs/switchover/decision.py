@@ -132,6 +132,7 @@ def repeated(request: SwitchoverRequest, route: Route, source: Connection, targe
     Raise if the switchover is finished and this would undo it.
     """
     current, other = pointer.read(source, request.sync), pointer.read(target, request.sync)
+    pointer.refuse_split(current, other)
     if other is not None and other.is_closed:
         raise pointer.finished(request.sync, route.target.name, route.source.name)
     since = f" since {current.decided_at}" if current is not None and current.decided_at else ""

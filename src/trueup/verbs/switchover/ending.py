@@ -119,6 +119,7 @@ def reset(request: SwitchoverRequest) -> Ended:
         stored = pointer.read(first, request.sync)
         if stored is not None and stored.is_closed:
             raise pointer.finished(request.sync, request.first.name, request.second.name)
+        pointer.refuse_split(stored, pointer.read(second, request.sync))
         if is_moved(request, first, second):
             raise CheckFailed(
                 [

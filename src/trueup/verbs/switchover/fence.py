@@ -19,7 +19,7 @@ from trueup.db.lock_holders import Holder
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.verbs.switchover import pointer
-from trueup.verbs.switchover.phases import FENCE, Budget, spent
+from trueup.verbs.switchover.phases import FENCE, SERVER_LIMITS, Budget, spent
 
 APPLICATION_NAME = "trueup switchover"
 
@@ -83,7 +83,7 @@ class Fence:
         except psycopg.Error as error:
             self.is_held = False
             # The server ended the session when its time was up.
-            if error.sqlstate in ("25P03", "25P04", "57014") or budget.left <= 0:
+            if error.sqlstate in (*SERVER_LIMITS, "57014") or budget.left <= 0:
                 raise spent(budget.seconds, phase) from None
             raise error_from_server(error, self.node) from None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trueup.config.model import Node
 from trueup.config.wording import counted
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.db.names import parse_table_name
 from trueup.engine.failures import environment_errors
 from trueup.errors import CheckFailed, ConfigError, NodeError
@@ -36,6 +36,8 @@ class Finish:
     without_new: bool = False
     # Put the remaining database into use although it was not, and lacks changes of the other one.
     accept_loss: bool = False
+    # Leave the remaining database closed: applications use neither of the two.
+    keep_closed: bool = False
 
     def __post_init__(self) -> None:
         if self.without_old and self.without_new:
@@ -43,6 +45,13 @@ class Finish:
         if self.accept_loss and not (self.without_old or self.without_new):
             raise ConfigError(
                 "--accept-loss needs --without-old or --without-new", cure="leave it out: nothing is lost"
+            )
+        if self.keep_closed and not (self.without_old or self.without_new):
+            raise ConfigError("--keep-closed needs --without-old or --without-new", cure="name the node that is lost")
+        if self.keep_closed and (self.accept_loss or self.reopen_old):
+            raise ConfigError(
+                "--keep-closed excludes --accept-loss and --reopen-old",
+                cure="choose whether the remaining node accepts writes",
             )
 
 
@@ -176,17 +185,24 @@ def _keep_alone(
         raise ConfigError(
             f"--reopen-old: {here.name} is not closed by a finished switchover", cure="leave the option out"
         )
+    if how.keep_closed:
+        return _keep_closed(request, here, gone, connection, stored, sync_id)
     if stored is not None and not stored.is_in_use and not how.accept_loss and not reopens:
         raise CheckFailed(
             [
                 f"{here.name} is not in use: {gone.name} was, when both were last connected."
-                f"{_as_of(connection, request)} What was written to {gone.name} since then is not on {here.name}"
+                f"{_as_of(connection, request, stored)}"
+                f" What was written to {gone.name} since then is not on {here.name}"
             ],
-            cure=f"start {gone.name} again; if it is lost for good, use {here.name} without these changes:"
-            " add --accept-loss",
+            cure=f"start {gone.name} again; if it is lost for good, use {here.name} without these changes: add"
+            f" --accept-loss; or, if applications use a third database, leave {here.name} closed: add --keep-closed",
             node=here.name,
         )
-    done = [] if stored is None or stored.is_in_use else [f"{here.name}: put into use.{_as_of(connection, request)}"]
+    done = (
+        []
+        if stored is None or stored.is_in_use
+        else [f"{here.name}: put into use.{_as_of(connection, request, stored)}"]
+    )
     if stored is not None and not reopens:
         # Before applications write here. If it is in use already, there is nothing to set.
         triggers.restore(connection, request.sync)
@@ -199,21 +215,38 @@ def _keep_alone(
             f"{here.name}: keeps its pointer (schemas trueup and trueup_app, no triggers), to notice {gone.name} if it"
             " comes back and accepts writes"
         )
-    done.append(
+    return Ended(request.sync, here.name, (*done, _left_on(gone)))
+
+
+def _keep_closed(
+    request: SwitchoverRequest, here: Node, gone: Node, connection: Connection, stored: Pointer | None, sync_id: str
+) -> Ended:
+    """Leave the remaining database closed to writes, as after a switchover that was finished on both."""
+    if stored is None or stored.is_in_use:
+        raise CheckFailed(
+            [f"--keep-closed: {here.name} is not closed"], cure=f"leave the option out: {here.name} stays in use"
+        )
+    _guard_all(request, connection, (connection, connection))
+    pointer.finish(connection, request.sync)
+    done = clear(request, sync_id, connection, here, guards=False, pointers=False)
+    return Ended(request.sync, "", (*done, _closed_text(request, here, connection), _left_on(gone)))
+
+
+def _left_on(gone: Node) -> str:
+    return (
         f"{gone.name}: nothing was changed: it may have a change log, guards, a pointer and a state of the sync; if it"
         " comes back, run trueup switchover finish before applications can reach it"
     )
-    return Ended(request.sync, here.name, tuple(done))
 
 
-def _as_of(connection: Connection, request: SwitchoverRequest) -> str:
-    """Return up to when this database has all rows of the other one, as far as it knows."""
+def _as_of(connection: Connection, request: SwitchoverRequest, stored: Pointer) -> str:
+    """Return up to when this database has all commits: the last round, or the decision that moved applications away."""
     known = state.read(connection, request.sync)
-    if known is None or known.source_at is None:
-        return ""
-    if known.source_lsn == "0/0":
+    if known is not None and known.source_at is not None and known.source_lsn == "0/0":
         return " A large round is not complete: it is between two states."
-    return f" It has all commits up to {known.source_at:%Y-%m-%d %H:%M:%S} UTC."
+    moments = [known.source_at if known is not None else None, stored.decided_at]
+    last = one_value(connection.execute("SELECT greatest(%s::timestamptz, %s::timestamptz)", moments))
+    return f" It has all commits up to {last:%Y-%m-%d %H:%M:%S} UTC." if last is not None else ""
 
 
 def _identity_alone(request: SwitchoverRequest, here: Node, connection: Connection) -> str:

@@ -15,6 +15,7 @@ from trueup.verbs.switchover.phases import (
     PREPARE,
     RELEASE,
     SEQUENCES,
+    SERVER_LIMITS,
     Budget,
     BudgetSpent,
     Phases,
@@ -45,12 +46,12 @@ def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tup
                     raise spent(request.budget, phases.current, error.message) from None
             except (BudgetSpent, gate.GateClosed):
                 raise
-            except Exception:
+            except Exception as error:
                 if deadline.silent:
                     silent = " and ".join(sorted(set(deadline.silent)))
                     cure = "check that the server answers, and run the same command again"
                     raise spent(budget.seconds, phases.current, f"{silent} did not answer", cure=cure) from None
-                if budget.left <= 0:
+                if budget.left <= 0 or _ended_by_server(error):
                     raise spent(budget.seconds, phases.current) from None
                 raise
         if not ready.token:
@@ -61,6 +62,15 @@ def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tup
             ready.fence.show_phase(POINTER, budget)
             decision.decide(request.sync, ready)
     return conditions, keys
+
+
+def _ended_by_server(error: BaseException | None) -> bool:
+    """Return whether the server ended a session because the budget, which it knows too, was spent."""
+    while error is not None:
+        if getattr(error, "sqlstate", None) in SERVER_LIMITS:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _prove(ready: Ready, budget: Budget, phases: Phases) -> tuple[tuple[gate.Condition, ...], int]:

@@ -21,6 +21,9 @@ RELEASE = "release"
 PREPARE = "prepare"
 AFTER = "after"
 
+# The server ends a session whose transaction is idle, or lasts, for longer than what was left of the budget.
+SERVER_LIMITS = ("25P03", "25P04")
+
 
 class BudgetSpent(TrueupError):
     """The pause would exceed its budget: everything was released, and the old database is still in use."""

@@ -24,6 +24,7 @@ from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.verbs.sync import state
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA
 from trueup.verbs.sync.state import identity
 
@@ -284,6 +285,28 @@ def check_not_closed(connection: Connection, sync: str, tables: Iterable[int], n
         )
 
 
+def check_not_copied(connection: Connection, sync_id: str, tables: Iterable[int], node: str) -> None:
+    """Raise if another sync writes one of the tables (OIDs), and no switchover has moved them to this database.
+
+    Its applications are still on the database that it copies from, and would stay in use there.
+    """
+    if not one_value(connection.execute(state.statement("may_read"))):
+        return
+    values = {"id": sync_id, "oids": list(tables)}
+    found = connection.execute(statement("written_by"), values).fetchall()
+    others = [name for name, other in found if (known := read(connection, name)) is None or known.sync_id != other]
+    if others:
+        raise CheckFailed(
+            [
+                f"tables of this sync are copied to {node} by the sync {name}, and are in use elsewhere"
+                for name in others
+            ],
+            cure=f"move them to {node} first (trueup switchover execute of that sync), or end that sync: trueup sync"
+            " drop",
+            node=node,
+        )
+
+
 def begin_attempt(connection: Connection, sync: str, attempt: str) -> None:
     """Record the begin of an attempt; the database stays in use."""
     _change(connection, "begin_attempt", "this database is not in use", sync=sync, attempt=attempt)
@@ -349,6 +372,17 @@ def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tupl
     """Return both pointers; raise if one is missing, or both say that their database is in use."""
     if first is None or second is None:
         raise CheckFailed([f"no switchover of the sync {sync} is prepared"], cure="run trueup switchover prepare")
+    refuse_split(first, second)
+    for closed, in_use in ((first, second), (second, first)):
+        if closed.finished_at is not None:
+            raise finished(sync, closed.name, in_use.name)
+    return first, second
+
+
+def refuse_split(first: Pointer | None, second: Pointer | None) -> None:
+    """Raise if both pointers of a switchover say that their database is in use."""
+    if first is None or second is None or first.sync_id != second.sync_id:
+        return
     if first.is_in_use and second.is_in_use:
         for alone, other in ((first, second), (second, first)):
             if alone.is_alone and not other.is_alone:
@@ -365,10 +399,6 @@ def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tupl
             cure="find out which database has the newer rows (trueup diff), and set trueup.switchover.state of the"
             " other one to use_next",
         )
-    for closed, in_use in ((first, second), (second, first)):
-        if closed.finished_at is not None:
-            raise finished(sync, closed.name, in_use.name)
-    return first, second
 
 
 def finished(sync: str, closed: str, in_use: str) -> CheckFailed:

@@ -282,6 +282,12 @@ UPDATE trueup.switchover SET state = 'idle', attempt = NULL, phase = %(phase)s, 
 SELECT o.sync, o.next_name FROM trueup.switchover o
  WHERE o.sync <> %(sync)s AND o.state = 'use_next' AND o.guarded && %(oids)s::oid[] ORDER BY 1
 
+-- name: written_by
+-- Other syncs that write these tables.
+SELECT s.sync, s.id FROM trueup.syncs s
+ WHERE s.id <> %(id)s
+   AND EXISTS (SELECT FROM trueup.sync_tables t WHERE t.sync = s.sync AND t.target_oid = ANY (%(oids)s::oid[])) ORDER BY 1
+
 -- name: decide
 -- The commit of this statement is the decision: the next database is in use. Only if this one is in use: another switchover
 -- may have closed it since the attempt began.

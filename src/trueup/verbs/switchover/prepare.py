@@ -58,6 +58,7 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
     """
     request = request.identified()
     with open_session(request.first) as first, open_session(request.second) as second:
+        pointer.refuse_split(pointer.read(first, request.sync), pointer.read(second, request.sync))
         known = state.read(second, request.sync)
         if known is None:
             cure = "start it first: trueup sync start"
@@ -95,6 +96,7 @@ def prepare(
         _check_encodings(link)
         validated = _validation(request, link, stack) if request.proof == VALIDATED else None
         is_back = route.source is request.second
+        pointer.check_not_copied(source, link.id, [table.oid for table in link.tables], route.source.name)
         _create_pointers(request, link.id, *((target, source) if is_back else (source, target)))
         current, _ = pointer.check_both(
             pointer.read(source, request.sync), pointer.read(target, request.sync), request.sync

@@ -175,7 +175,7 @@ def _switch_step_by_step(hops: tuple[Pair, Pair]) -> None:
     move(main, EXECUTE)
     # n2 is lost for the first step, and n1 is not needed any more.
     alone = replace(main, second=Node("n2", "postgresql://127.0.0.1:1/none"))
-    with pytest.raises(CheckFailed, match="n1 is not in use: n2 was.* It has all commits up to 20") as refused:
+    with pytest.raises(CheckFailed, match=r"n1 is not in use: n2 was.* It has all commits up to 20") as refused:
         finish(alone, Finish(without_new=True))
     assert "--keep-closed" in (refused.value.cure or "")
     assert "n1: stays closed to writes" in str(finish(alone, Finish(without_new=True, keep_closed=True)).done)

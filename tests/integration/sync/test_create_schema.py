@@ -263,12 +263,22 @@ CREATE TABLE child (id int PRIMARY KEY, k int, FOREIGN KEY (id, k) REFERENCES pa
 CREATE STATISTICS counted ON k, n FROM part;
 INSERT INTO part VALUES (1, 1, 1), (2, 60, 60); INSERT INTO child VALUES (1, 1);
 CREATE VIEW grouped AS SELECT id, k FROM child GROUP BY id;
-CREATE MATERIALIZED VIEW kept AS SELECT id, k FROM child GROUP BY id;
+CREATE MATERIALIZED VIEW kept AS SELECT id, k FROM child GROUP BY id; CREATE INDEX kept_id ON kept (id);
+CREATE POLICY mine ON t USING (true);
 CREATE TYPE "Odd".pair AS (a int, b int); CREATE TABLE "Odd"."%s" (id int PRIMARY KEY, p "Odd".pair)
 """
+# Indexes of partitions exist, and none is attached.
+UNATTACHED = (
+    "query LIKE 'CREATE INDEX slow_index%' AND 4 = (SELECT count(*) FROM pg_class"
+    " WHERE relname IN ('part_n', 'part0_n_idx', 'part00_n_idx', 'a_part_n_idx'))"
+)
 # When most of the second step is done: indexes of partitions are attached, foreign keys exist.
+SLOW_POLICY = """
+CREATE FUNCTION slow_policy() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(100); END $$;
+CREATE EVENT TRIGGER slow_policy ON ddl_command_start WHEN TAG IN ('CREATE POLICY') EXECUTE FUNCTION slow_policy()
+"""
 BUILT = (
-    "query LIKE 'CREATE INDEX slow_index%' AND 12 = (SELECT count(*) FROM pg_inherits i JOIN pg_index x"
+    "query LIKE 'CREATE POLICY%' AND 12 = (SELECT count(*) FROM pg_inherits i JOIN pg_index x"
     " ON x.indexrelid = i.inhrelid) AND (SELECT relispopulated FROM pg_class WHERE relname = 'kept') IS NOT NULL"
     " AND 2 = (SELECT count(*) FROM pg_constraint WHERE conname IN ('part_id_n_fkey', 'child_id_k_fkey')"
     " AND conparentid = 0)"
@@ -299,6 +309,8 @@ def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair
     assert pair.target.execute("SELECT to_regclass('public.t')") == [(None,)]
     pair.target.execute(f"ALTER DATABASE {pair.target.name} SET test.slow = 'on'")
     pair.target.execute("CREATE TABLE mine (id int)")
+    kill_start(pair, "trueup restore", UNATTACHED)
+    pair.target.execute(f"ALTER DATABASE {pair.target.name} RESET test.slow; {SLOW_POLICY}")
     kill_start(pair, "trueup restore", BUILT)
     assert pair.target.execute("SELECT phase FROM trueup.syncs") == [("building",)]
     switching = Moving(pair.source, pair.target, pair.request.source, pair.request.target)
@@ -325,7 +337,7 @@ def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair
     ]
     assert pair.target.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'Odd'") == [(0,)]
     kill_start(pair, "trueup restore", BUILT)
-    pair.target.execute(f"ALTER DATABASE {pair.target.name} RESET test.slow")
+    pair.target.execute("DROP EVENT TRIGGER slow_policy; DROP FUNCTION slow_policy")
     pair.with_scope(Scope("main", create_schema=True)).start()
     pair.check_equal(["t", '"Odd".t'])
     assert [remark.partition(" are ")[0] for remark in pair.plan().remarks] == ["materialized views"]

@@ -40,6 +40,11 @@ _PRIVILEGES = re.compile(r"^\d+; \d+ \d+ ACL ")
 _TRIGGER = re.compile(r"^\d+; 2620 (\d+) TRIGGER ")
 _REFERENCE = re.compile(r"^\d+; 2606 (\d+) FK CONSTRAINT ")
 _EVENT_TRIGGER = re.compile(r"^\d+; (?:3466 \d+ EVENT TRIGGER|0 0 (?:COMMENT|ACL) - EVENT TRIGGER) ")
+_INDEX = re.compile(r"^\d+; 1259 (\d+) INDEX ")
+_ATTACH = re.compile(r"^\d+; \d+ \d+ INDEX ATTACH ")
+_LAST = re.compile(
+    r"^\d+; \d+ \d+ (?:FK CONSTRAINT|TRIGGER|POLICY|ROW SECURITY|EVENT TRIGGER|DEFAULT ACL|COMMENT|ACL|SECURITY LABEL) "
+)
 _OBJECT = re.compile(r"^\d+; (\d+) (\d+) ")
 # The comment of an extension is part of the extension; only its owner may set it.
 _EXTENSION_COMMENT = re.compile(r"^\d+; 0 0 COMMENT - EXTENSION ")
@@ -200,32 +205,49 @@ def build_rest(
         options = _options(source, target, no_owner=stored.no_owner)
         if stored.phase == "building":
             # What a killed attempt has created is dropped and created again.
-            _drop_rest(request, dump.script(entries, [*options, "--clean", "--if-exists"]), title)
-        run_program(
-            [
-                str(dump.programs / "pg_restore"),
-                "--exit-on-error",
-                f"--section={POST}",
-                dump.use(entries, POST),
-                *options,
-                f"--jobs={slots}",
-                str(dump.file),
-            ],
-            request.target,
-            version=target.info.server_version,
-            application=title,
-        )
+            drops = _drops(dump.script(entries, [*options, "--clean", "--if-exists"]))
+            _drop_rest(request, drops + _drop_indexes(source, entries), title)
+        restore = [str(dump.programs / "pg_restore"), "--exit-on-error", f"--section={POST}", *options]
+        for listed, jobs in _steps(entries, slots):
+            run_program(
+                [*restore, dump.use(listed, POST), f"--jobs={jobs}", str(dump.file)],
+                request.target,
+                version=target.info.server_version,
+                application=title,
+            )
     with target.transaction():
         copy_database(source, target, progress.say, no_owner=stored.no_owner)
 
 
-def _drop_rest(request: SyncRequest, script: str, title: str) -> None:
-    """Run the statements of pg_restore --clean that drop objects, in whichever order they can be dropped.
+def _steps(entries: Sequence[str], slots: int) -> list[tuple[list[str], int]]:
+    """Return what pg_restore creates together, and the number of its sessions.
 
-    pg_restore drops the index or constraint of a partition before that of the parent. If it is attached, it can only be
-    dropped with the parent's.
+    A session that attaches the index of a partition locks two tables, and so does one that adds a foreign key:
+    pg_restore does not know that, and they could wait for each other.
     """
-    left = _drops(script)
+    attached = [line for line in entries if _ATTACH.match(line)]
+    last = [line for line in entries if _LAST.match(line)]
+    first = [line for line in entries if not _ATTACH.match(line) and not _LAST.match(line)]
+    return [(listed, jobs) for listed, jobs in ((first, slots), (attached, 1), (last, slots)) if listed]
+
+
+def _drop_indexes(source: Connection, entries: Iterable[str]) -> list[str]:
+    """Return statements that drop indexes: pg_restore --clean does not, if they belong to that of a parent."""
+    oids = [int(match[1]) for line in entries if (match := _INDEX.match(line))]
+    query = (
+        "SELECT format('DROP INDEX IF EXISTS %%I.%%I', n.nspname, c.relname) FROM pg_class c"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[]) ORDER BY c.oid"
+    )
+    return [str(statement) for (statement,) in source.execute(query, [oids]).fetchall()]
+
+
+def _drop_rest(request: SyncRequest, drops: Sequence[str], title: str) -> None:
+    """Run statements that drop objects, in whichever order they can be dropped.
+
+    pg_restore drops the constraint of a partition before that of the parent. If it is attached, it can only be dropped
+    with the parent's.
+    """
+    left = list(drops)
     with open_session(request.target, request.name) as target:
         # The next attempt ends this session, if it outlives its process.
         target.execute("SELECT set_config('application_name', %s, false)", [title])

@@ -16,7 +16,7 @@ from trueup.db.names import display_name
 from trueup.db.node import LOCK_TIMEOUT
 
 # A session in the queue of a lock makes others wait behind it: leave the queue after this time, and join it again.
-_ATTEMPT_MS = 300
+ATTEMPT_MS = 300
 _PAUSE = 0.05
 # Seconds in which one attempt must succeed.
 SECONDS = 60.0
@@ -30,7 +30,7 @@ def lock_shared(connection: Connection, node: Node, tables: Sequence[TableName],
     """
     names = sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
     lock = sql.SQL("SAVEPOINT locks; SET LOCAL lock_timeout = {}; LOCK TABLE {} IN ACCESS SHARE MODE").format(
-        _ATTEMPT_MS, names
+        ATTEMPT_MS, names
     )
     shown = ", ".join(display_name(*table) for table in tables)
     until = time.monotonic() + seconds

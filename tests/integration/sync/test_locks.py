@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -24,13 +24,14 @@ from trueup.engine.failures import error_of
 from trueup.engine.progress import Silent
 from trueup.errors import NodeError
 from trueup.testing.postgres import Database
-from trueup.testing.processes import with_children
+from trueup.testing.processes import wait_until, with_children
 from trueup.verbs.switchover import guard
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import SwitchoverRequest
-from trueup.verbs.sync import copy, naming, plan, round
+from trueup.verbs.sync import copy, naming, plan, round, snapshot_copy
 from trueup.verbs.sync.copy import Copied, Part
 from trueup.verbs.sync.link import Link, open_link
+from trueup.verbs.sync.model import SyncTable
 from trueup.verbs.sync.round import Changes
 from trueup.verbs.sync.runner import Runner
 
@@ -103,6 +104,87 @@ def test_readers_end_with_their_round(pair: Pair, monkeypatch: pytest.MonkeyPatc
         pair.check_equal(["a"])
     pair.run()
     pair.check_equal(["a", "b"])
+
+
+class Application:
+    """An application that waits for a lock, in a thread."""
+
+    def __init__(self, database: Database, statements: str, waits_for: str) -> None:
+        self.errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(database, statements))
+        self._thread.start()
+        waiting = f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{waits_for}'::regclass"
+        assert wait_until(lambda: bool(database.execute(waiting)), 30)
+
+    def _run(self, database: Database, statements: str) -> None:
+        try:
+            # Less than the time for which trueup tries to get a lock.
+            database.execute(f"SET lock_timeout = '30s'; {statements}")
+        except BaseException as error:
+            self.errors.append(error)
+
+    def check(self) -> None:
+        """Check that it got its lock."""
+        self._thread.join()
+        assert self.errors == []
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_an_application_waits_for_a_table_that_is_copied(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_ordered: bool
+) -> None:
+    """A session of the copy has locked the table. Others cannot lock it any more, because the application waits."""
+    if is_ordered:
+        monkeypatch.setattr(plan, "silence_triggers", lambda target: False)
+    pair.both("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    pair.source.execute("INSERT INTO a SELECT g FROM generate_series(1, 500) g")
+    hold = copy.hold_snapshot
+    applications: list[Application] = []
+
+    @contextmanager
+    def disturb(source: Connection, node: Node, locked: Sequence[SyncTable]) -> Iterator[str]:
+        with hold(source, node, locked) as snapshot:
+            if locked:
+                applications.append(Application(pair.source, "TRUNCATE a; INSERT INTO a VALUES (9, 9)", "a"))
+            else:
+                now(pair.source, "TRUNCATE a; INSERT INTO a SELECT g, 1 FROM generate_series(1, 70) g")
+            yield snapshot
+
+    monkeypatch.setattr(snapshot_copy, "hold_snapshot", disturb)
+    pair.start()
+    (application,) = applications
+    application.check()
+    pair.run()
+    pair.check_equal(["a"])
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_an_application_waits_for_a_table_that_a_round_has_locked(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """And holds a lock on another one that the round reads: the round gives way."""
+    pair.both("CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (n int); CREATE TABLE c (id int PRIMARY KEY)")
+    pair.start()
+    if is_large:
+        monkeypatch.setattr(round, "SMALL_RELOAD_BYTES", 0)
+    read = round.read_log
+    statements = iter(["TRUNCATE b, a; INSERT INTO a VALUES (7, 7)", "BEGIN; LOCK c; TRUNCATE b; COMMIT"])
+    applications: list[Application] = []
+
+    def disturb(link: Link, limit: int | None, texts: bool, locked: Sequence[int], *, held: bool = False) -> Changes:
+        changes = read(link, limit, texts, locked, held=held)
+        if locked and (statement := next(statements, None)):
+            applications.append(Application(pair.source, statement, "b"))
+        return changes
+
+    monkeypatch.setattr(round, "read_log", disturb)
+    for _ in range(2):
+        pair.source.execute("TRUNCATE a, b; INSERT INTO b VALUES (1), (1); INSERT INTO a VALUES (1); DELETE FROM c")
+        pair.source.execute("INSERT INTO c VALUES (1)")
+        pair.run(once=True)
+        applications.pop().check()
+    pair.run()
+    pair.check_equal(["a", "b", "c"])
 
 
 @pytest.mark.parametrize("kind", ["small", "large", "ordered"])

@@ -6,6 +6,10 @@ since before the first snapshot. Only a rewrite of the table moves rows without 
 show the new file as empty. A task locks the table only while it reads a part, and then compares its file with that of
 the snapshot: if it is another one, the part is stale, and the table is copied again from the start. The rows of a part
 and the record that it is copied are one transaction of the target.
+
+Where the session with the snapshot has locked the tables, an application that waits for one of them would make the
+tasks wait behind it, for a lock that is released after the copy only. A task gives up soon then, and that session
+copies the part.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from trueup.db.connection import Connection, node_of, one_row, one_value
 from trueup.db.node import LOCK_TIMEOUT, error_from_server, is_lost
 from trueup.db.reader import borrow, borrow_writer, close_idle
 from trueup.db.statements import load
-from trueup.db.table_lock import lock_shared
+from trueup.db.table_lock import SECONDS, lock_shared
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
+from trueup.errors import QueryError
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all
 from trueup.rows.write.stage import stage
@@ -62,6 +67,8 @@ class Job:
     continued: bool = False
     # Whether copied parts are recorded; a round that copies a whole table does not.
     recorded: bool = True
+    # Whether the session with the snapshot has locked the tables.
+    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,8 @@ class Copied:
     rows: int
     # The table was rewritten after the snapshot: nothing was copied.
     is_stale: bool = False
+    # An application waits for the table: nothing was copied.
+    blocked: Part | None = None
 
 
 @contextmanager
@@ -189,10 +198,10 @@ def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relati
         )
 
 
-def copy(engine: Engine, parts: Sequence[Part], progress: Progress) -> tuple[int, set[str]]:
+def copy(engine: Engine, parts: Sequence[Part], progress: Progress, source: Connection) -> tuple[int, set[str]]:
     """Copy the parts on the engine; return the number of rows, and the tables that were rewritten meanwhile.
 
-    The first part that fails ends the copy.
+    The first part that fails ends the copy. `source` is the session with the snapshot.
     """
     by_table: dict[str, int] = {}
     for part in parts:
@@ -206,6 +215,8 @@ def copy(engine: Engine, parts: Sequence[Part], progress: Progress) -> tuple[int
     for result in engine.run(copy_part, Tasks(parts, expected=len(parts))):
         if isinstance(result, Failure):
             raise result.error
+        if result.blocked is not None:
+            result = _copy_here(result.blocked, source)
         rows += result.rows
         if result.is_stale:
             stale.add(result.table)
@@ -213,6 +224,16 @@ def copy(engine: Engine, parts: Sequence[Part], progress: Progress) -> tuple[int
         if result.table in bars:
             progress.advance(rows=result.rows, stage=result.table)
     return rows, stale
+
+
+def _copy_here(part: Part, source: Connection) -> Copied:
+    """Copy a part through the session that has locked the table."""
+    try:
+        with borrow_writer(part.job.target, application=part.job.application) as target:
+            # The session cannot be opened again after a conflict.
+            return Copied(str(part.table), _write(part, source, target, staged=part.job.continued))
+    except Exception as error:
+        raise _named(error, part) from None
 
 
 def copy_part(part: Part, room: Room) -> Iterable[Copied]:
@@ -236,7 +257,14 @@ def copy_once(part: Part) -> Copied:
     job, name = part.job, str(part.table)
     with borrow(job.source, job.snapshot, application=job.application, retries=0, keep_locks=False) as reader:
         source = reader.session()
-        if not _lock(part, source):
+        try:
+            is_same = _lock(part, source)
+        except QueryError:
+            if not job.held:
+                raise
+            reader.close()
+            return Copied(name, 0, blocked=part)
+        if not is_same:
             # The rows of a dropped partition are gone; the next start of a round notices that it was dropped.
             is_gone = one_value(source.execute("SELECT pg_relation_filenode(%s::oid) IS NULL", [part.oid]))
             return Copied(name, 0, is_stale=not is_gone or part.oid == part.table.oid)
@@ -258,7 +286,7 @@ def copy_once(part: Part) -> Copied:
 def _lock(part: Part, source: Connection) -> bool:
     """Lock the relation of a part; return False if it is not the relation and the file of the snapshot any more."""
     try:
-        lock_shared(source, part.job.source, [part.relation])
+        lock_shared(source, part.job.source, [part.relation], seconds=0.0 if part.job.held else SECONDS)
     except psycopg.errors.UndefinedTable:
         source.execute("ROLLBACK TO SAVEPOINT locks")
         return False

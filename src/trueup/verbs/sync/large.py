@@ -10,13 +10,16 @@ of its keys is a scan of the table, and because no unique index would refuse row
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+import psycopg
 from psycopg import sql
 
-from trueup.db.connection import node_of, one_value
+from trueup.db.connection import Connection, node_of, one_value
 from trueup.db.node import error_from_server, is_lost
 from trueup.db.reader import borrow, borrow_writer, close_idle
+from trueup.db.table_lock import ATTEMPT_MS
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.copy import pipe, rows_in, rows_out
@@ -60,7 +63,10 @@ def large_round(
     """Copy the keys in the open snapshot; `changes` has them one by one."""
     written = [table for table in link.tables if table.number in changes.texts or table.number in changes.reload]
     snapshot = str(one_value(link.source.execute("SELECT pg_export_snapshot()")))
-    job = Job(link.name, link.source_node, link.target_node, snapshot, link.application, link.epoch, recorded=False)
+    job = Job(
+        link.name, link.source_node, link.target_node, snapshot, link.application, link.epoch,
+        recorded=False, held=bool(changes.reload),
+    )  # fmt: skip
     with checked_transaction(link, written):
         link.target.execute(state.statement("clear_position"), {"sync": link.name})
         # Before the first row: after a kill, the target has rows of this round.
@@ -80,11 +86,16 @@ def large_round(
     progress.stage("delete keys", len(deletes))
     _run(engine, deletes, progress, "delete keys")
     inserts = [KeyTask(job, table, keys, insert=True) for table, keys in lists]
-    inserts += [KeyTask(job, table, None, insert=True) for table in reloaded if table.spec.is_keyless]
     progress.stage("insert rows", len(inserts))
     rows = _run(engine, inserts, progress, "insert rows")
+    # Through the session that has locked them: an application may wait for these tables.
+    here = [KeyTask(job, table, None, insert=True) for table in reloaded if table.spec.is_keyless]
+    try:
+        rows += sum(_run_once(task, link.source) for task in here)
+    except psycopg.Error as error:
+        raise link.error_from_server(error) from None
     if in_parts := [table for table in reloaded if not table.spec.is_keyless]:
-        copied, stale = copy(engine, parts_of(link.source, job, in_parts, engine.slots), progress)
+        copied, stale = copy(engine, parts_of(link.source, job, in_parts, engine.slots), progress, link.source)
         if stale:
             # The session with the source holds locks that prevent it, as long as it is connected.
             raise Rewritten(f"rewritten while a round read it: {', '.join(sorted(stale))}", cure="run it again")
@@ -113,7 +124,7 @@ def run_task(task: KeyTask, room: Room) -> Iterable[Copied]:
     """Run one task; it deletes its keys first, so it can be repeated after a lost connection."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return [Copied(str(task.table), _run_once(task))]
+            return [Copied(str(task.table), _run_once(task, None))]
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
                 raise error_from_server(error, node_of(error) or task.job.target, table=str(task.table)) from None
@@ -122,7 +133,8 @@ def run_task(task: KeyTask, room: Room) -> Iterable[Copied]:
     raise AssertionError("unreachable")
 
 
-def _run_once(task: KeyTask) -> int:
+def _run_once(task: KeyTask, source: Connection | None) -> int:
+    """Write the rows of a task, which it reads through this session, or through one of its own."""
     job, rows = task.job, 0
     with borrow_writer(job.target, application=job.application) as target:
         target.execute("SET statement_timeout = 0; BEGIN")
@@ -140,8 +152,15 @@ def _run_once(task: KeyTask) -> int:
         if task.insert:
             among = None if task.keys is None else in_key_list(table.spec, task.keys)
             out = rows_out(table.columns, table.name, among)
-            with borrow(job.source, job.snapshot, application=job.application, retries=0, keep_locks=False) as reader:
-                rows = pipe(reader.session(), out, target, rows_in(table))
-                refuse_rewritten(rewritten(reader.session(), [task.table]))
+            with ExitStack() as stack:
+                if source is None:
+                    source = stack.enter_context(
+                        borrow(job.source, job.snapshot, application=job.application, retries=0, keep_locks=False)
+                    ).session()
+                    if job.held:
+                        # An application may wait for a truncated table, and hold this one: see `Runner`.
+                        source.execute(f"SET LOCAL lock_timeout = {ATTEMPT_MS}")
+                rows = pipe(source, out, target, rows_in(table))
+                refuse_rewritten(rewritten(source, [task.table]))
         target.execute("COMMIT")
     return rows

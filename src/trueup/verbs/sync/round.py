@@ -28,7 +28,7 @@ from trueup.db.connection import Connection, Cursor, one_row, one_value
 from trueup.db.durable import commit_durably
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
-from trueup.db.table_lock import lock_shared
+from trueup.db.table_lock import ATTEMPT_MS, lock_shared
 from trueup.errors import QueryError, TrueupError
 from trueup.rows.write.copy import check_arrived
 from trueup.rows.write.delete import delete_all, delete_keys
@@ -162,6 +162,8 @@ def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int], 
                 shape, waiting, taken_entries = ask()
         if locked:
             lock_shared(link.source, link.source_node, [tables[number].name for number in locked])
+            # An application may wait for these tables, and hold another one that the round reads: see `Runner`.
+            link.source.execute(f"SET LOCAL lock_timeout = {ATTEMPT_MS}")
     if held or locked:
         with link.source.pipeline():
             shape, waiting, taken_entries = ask()

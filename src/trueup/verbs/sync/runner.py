@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -37,6 +37,7 @@ _REPEATS = 10
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
 # The rows are too long for one value: program limit exceeded, out of memory.
 _TOO_LONG = (small.TOO_LONG, "53200")
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True)
@@ -156,30 +157,47 @@ class Runner:
         return self._round_once(asked)
 
     def _round_once(self, asked: _Asked) -> Round:
-        link, checks, began = self.link, asked.checks, time.monotonic()
+        link, began = self.link, time.monotonic()
         try:
-            is_ordered = link.plan.is_ordered
-            changes = small.read_changes(link, asked.limit, texts=is_ordered, locked=asked.locked, held=asked.held)
+            texts = link.plan.is_ordered
+            changes = small.read_changes(link, asked.limit, texts=texts, locked=asked.locked, held=asked.held)
             for error in changes.errors:
                 self._progress.say(f"a trigger of the change log failed and recorded more keys than needed: {error}")
-            if not changes.entries:
-                small.finish(link, changes, checks)
-                return replace(small.round_of(link, changes, began), stop_asked=small.record_empty(link, changes))
-            if is_ordered:
-                return self._ordered(small.begin(link, changes), began, checks)
-            if small.is_small(link, changes, asked.small_keys) and changes.is_all:
-                return small.small_round(link, small.begin(link, changes), began, checks)
-            if asked.is_final:
-                raise TooLarge(f"{changes.taken:,} keys, and {changes.reload_bytes:,} bytes of truncated tables")
-            link.source.execute("ROLLBACK")
-            limit = None if asked.limit is None else LARGE
-            changes = small.begin(link, small.read_changes(link, limit, texts=True, locked=asked.locked))
-            return large_round(link, changes, self._engine(changes.taken), self._progress, began, checks)
+            with self._giving_way(changes, asked):
+                return self._copy(changes, asked, began)
         except BaseException:
             if not link.source.closed and link.source.info.transaction_status != 0:
                 with suppress(Exception):
                     link.source.execute("ROLLBACK")
             raise
+
+    def _copy(self, changes: Changes, asked: _Asked, began: float) -> Round:
+        link, checks = self.link, asked.checks
+        if not changes.entries:
+            small.finish(link, changes, checks)
+            return replace(small.round_of(link, changes, began), stop_asked=small.record_empty(link, changes))
+        if link.plan.is_ordered:
+            return self._ordered(small.begin(link, changes), began, checks)
+        if small.is_small(link, changes, asked.small_keys) and changes.is_all:
+            return small.small_round(link, small.begin(link, changes), began, checks)
+        if asked.is_final:
+            raise TooLarge(f"{changes.taken:,} keys, and {changes.reload_bytes:,} bytes of truncated tables")
+        link.source.execute("ROLLBACK")
+        limit = None if asked.limit is None else LARGE
+        changes = small.begin(link, small.read_changes(link, limit, texts=True, locked=asked.locked))
+        return large_round(link, changes, self._engine(changes.taken), self._progress, began, checks)
+
+    @contextmanager
+    def _giving_way(self, changes: Changes, asked: _Asked) -> Iterator[None]:
+        """Repeat a round that has locked tables and cannot read another one: an application may wait for the former."""
+        try:
+            yield
+        except (psycopg.errors.LockNotAvailable, QueryError) as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE or asked.held or not (changes.reload or asked.locked):
+                raise
+            raise Rewritten(
+                f"a table is locked while a round reads it: {error}", cure="run the same command again"
+            ) from None
 
     def _ordered(self, changes: Changes, began: float, checks: Checks) -> Round:
         link = self.link

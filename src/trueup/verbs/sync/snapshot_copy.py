@@ -124,7 +124,7 @@ def _copy_in_snapshot(
         _set_mark(work)
         job = Job(
             request.name, request.source, request.target, snapshot, application(request.name), work.epoch,
-            silent=not work.plan.is_ordered, continued=snapshots > 1,
+            silent=not work.plan.is_ordered, continued=snapshots > 1, held=bool(locked),
         )  # fmt: skip
         done = read_done(target, request.name)
         stale = rewritten(source, tables, done)
@@ -134,7 +134,7 @@ def _copy_in_snapshot(
             done = read_done(target, request.name)
         if work.ordered:
             return _copy_in_order(work, tables, job, done), set()
-        return copy(work.engine, parts_of(source, job, tables, work.engine.slots, done), work.progress)
+        return copy(work.engine, parts_of(source, job, tables, work.engine.slots, done), work.progress, source)
 
 
 def _set_mark(work: CopyTask) -> None:
@@ -158,7 +158,7 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
         inside = [key for key in work.plan.foreign_keys if key.child in group and key.parent in group]
         if not inside:
             # The tables are locked: none can be rewritten.
-            rows += copy(engine, parts_of(source, job, members, engine.slots, done), work.progress)[0]
+            rows += copy(engine, parts_of(source, job, members, engine.slots, done), work.progress, source)[0]
             continue
         parts = parts_of(source, job, members, 1)
         if parts and all((part.oid, part.file) in done for part in parts):

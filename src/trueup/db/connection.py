@@ -63,6 +63,12 @@ class NodeConnection(psycopg.Connection[tuple[Any, ...]]):
         raise marked from None
 
 
+def marked(error: psycopg.Error, connection: Connection) -> psycopg.Error:
+    """Return an error that the driver did not raise itself, with the node of the session: see `node_of`."""
+    error.__dict__[NodeConnection.MARK] = getattr(connection, "node", None)
+    return error
+
+
 def node_of(error: BaseException) -> Node | None:
     """Return the node whose session raised an error of the driver; None if it is not known."""
     return error.__dict__.get(NodeConnection.MARK)

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq.abc import PGconn, PGresult
 
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, marked
 
 # Measured: chunks that fit into the CPU cache take a third less time than chunks of 1 MB.
 PIECE = 32 * 1024
@@ -29,6 +29,12 @@ class CopyOut:
         self.rows = -1
 
     def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._read()
+        except psycopg.Error as error:
+            raise marked(error, self._connection) from None
+
+    def _read(self) -> Iterator[bytes]:
         pgconn = self._connection.pgconn
         ready = select.poll()
         ready.register(pgconn.socket, select.POLLIN)

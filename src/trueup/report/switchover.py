@@ -10,7 +10,11 @@ from trueup.report.text import moment
 
 # Phase, what happens, who waits.
 _PHASES = (
-    ("prepare", "pointers and guards, the change log of the way back, rounds until few changes are left", "no one"),
+    (
+        "prepare",
+        "pointers and guards, the change log of the way back, rounds until few changes are left",
+        "writers of a table for a moment, while its guard is created",
+    ),
     ("fence", "transactions that have written end normally, new writers begin to wait", "writers"),
     ("final round", "the last changed rows are copied", "writers"),
     ("sequences", "the values of all sequences are set, and triggers are enabled as on {from}", "writers"),

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _NOT_COPIED = (
     "settings of the server (postgresql.conf, pg_hba.conf)",
     "roles and their passwords, unless trueup sync start --create-roles created them",
-    "replication slots, subscriptions, and jobs that run outside of the database",
+    "publications, subscriptions, replication slots, and jobs that run outside of the database",
     "what a session has: temporary tables, settings, advisory locks, LISTEN, prepared statements",
 )
 _NOT_REHEARSED = (
@@ -68,7 +68,7 @@ def complete(outcome: Outcome, ready: Ready, phases: Phases) -> Outcome:
         tables=len(tables),
         rows=ready.link.plan.rows,
         waited=ready.waited,
-        not_copied=(*planned, *left_out, *_NOT_COPIED),
+        not_copied=tuple(dict.fromkeys((*planned, *ready.not_copied, *left_out, *_NOT_COPIED))),
         unchecked=(*(_NOT_REHEARSED if is_rehearsal else ()), *way_back.UNKNOWN),
     )
 

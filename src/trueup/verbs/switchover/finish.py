@@ -14,7 +14,7 @@ from trueup.config.wording import counted
 from trueup.db.connection import Connection, one_value
 from trueup.db.names import parse_table_name
 from trueup.engine.failures import environment_errors
-from trueup.errors import CheckFailed, ConfigError, NodeError
+from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError
 from trueup.rows.write import disabled_triggers as triggers
 from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.ending import Ended, check_side, clear, exclusive, is_moved, sync_identity
@@ -23,6 +23,8 @@ from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.ending import refuse_if_it_answers
+
+_UNDEFINED_TABLE = "42P01"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ def finish(request: SwitchoverRequest, how: Finish | None = None) -> Ended:
         lost = request.first if how.without_old else request.second
         return _finish_alone(request.identified(both=False, lost=lost), how)
     try:
+        return _finish_both(request.identified(), how)
+    except QueryError as error:
+        # Another finish has removed the pointers meanwhile.
+        if error.sqlstate != _UNDEFINED_TABLE:
+            raise
         return _finish_both(request.identified(), how)
     except NodeError as error:
         option = "--without-old" if error.node == request.first.name else "--without-new"

@@ -43,6 +43,7 @@ from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.plan import other_tables
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
+from trueup.verbs.sync.target_schema.not_copied import remarks_on
 
 
 def plan_sync(source: Node, target: Node) -> Plan:
@@ -140,6 +141,7 @@ def prepare(
         ready = Ready(
             request, attempt, token, fence, hold, target, link, prover, rounds, current.next_address,
             (*accepted, *left), fingerprints, settled, enable, validated, other_tables(source, link.plan),
+            tuple(remarks_on(source, target, creates=False, is_superuser=True)),
         )  # fmt: skip
         ready.warm_up()
         yield ready

@@ -58,6 +58,8 @@ class Ready:
     validated: Validated | None = None
     # The tables of the source that are not in the sync.
     left_out: tuple[str, ...] = ()
+    # Objects that a sync does not copy, and what to do.
+    not_copied: tuple[str, ...] = ()
     # The sessions that waited when a rehearsal ended.
     waited: tuple[str, ...] = ()
     # The fingerprint of the target in the part of a rehearsal that was rolled back.

@@ -28,6 +28,7 @@ from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.status import status as sync_status
 from trueup.verbs.sync.text import status_text as sync_status_text
+from trueup.verbs.sync_ddl.accept import accept
 
 WRITE = "DELETE FROM visits"
 LEFT = """
@@ -333,6 +334,45 @@ def test_the_server_in_use_is_lost(lost: tuple[Moving, Server, list[Backup]]) ->
     assert "both accept writes" in seen(moving)
     finish(request)
     assert (accepts(moving.old), accepts(moving.new)) == (False, True)
+
+
+def test_a_server_goes_back_behind_a_decision(lost: tuple[Moving, Server, list[Backup]]) -> None:
+    """No command recommends, or does, what would overwrite the rows of the database in use."""
+    moving, server, backups = lost
+    request, nodes = moving.request(), {"old": moving.old.uri, "new": moving.new.uri}
+    moving.prepare()
+    backups.append(Backup(server))
+    moving.execute()
+    moving.new.execute("UPDATE people SET name = 'later' WHERE id = 1")
+    backups.append(Backup(server))
+    backups[0].restore()
+    assert (accepts(moving.old), accepts(moving.new)) == (True, True)
+    assert "both accept writes: a failover or a restore took back a decision" in seen(moving)
+    moves = (moving.execute, moving.rollback, moving.rehearse, moving.prepare, lambda: ending.reset(request))
+    for verb in (*moves, lambda: finish(request)):
+        with pytest.raises(CheckFailed, match="both say that their database is in use") as refused:
+            verb()
+        assert "use_next" in refused.value.cure
+    for call in (moving.run_sync, lambda: accept(sync_request(moving))):
+        with pytest.raises(CheckFailed, match="old and new both accept writes"):
+            call()
+    assert "old and new both accept writes" in sync_status_text(sync_status(sync_request(moving)))
+    report = str(trueup.diff("public.people", nodes=nodes, recheck=0, engine="local").report)
+    with pytest.raises(CheckFailed, match="applications use this node") as refused:
+        trueup.repair(report, nodes=nodes, source_of_truth="old", execute=True, recheck=0, engine="local")
+    assert "--source-of-truth new" in refused.value.cure
+    assert moving.new.execute("SELECT name FROM people WHERE id = 1") == [("later",)]
+    # The same for the way back: the old server forgets that it was opened.
+    backups[1].restore()
+    moving.rollback()
+    backups[1].restore()
+    assert (accepts(moving.old), accepts(moving.new)) == (False, False)
+    assert "decided, but old went back, and cannot be opened: see trueup switchover rollback" in seen(moving)
+    with pytest.raises(CheckFailed, match="old is not in use yet: the move to it is decided") as refused:
+        moving.execute()
+    assert "trueup switchover rollback" in refused.value.cure
+    with pytest.raises(CheckFailed, match="switched to old, but old went back"):
+        moving.rollback()
 
 
 def test_a_lost_target_does_not_keep_the_change_log(lost: tuple[Moving, Server, list[Backup]]) -> None:

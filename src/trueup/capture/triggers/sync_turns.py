@@ -76,6 +76,7 @@ def sync_turns(
         and (target := _target_on(control, tables[control.node.name], controls)) is not None
     ]
     _refuse_other_rows(targets, source_of_truth)
+    _refuse_in_use(controls, tables, source_of_truth)
     with ExitStack() as stack:
         turns = {}
         for target in targets:
@@ -177,6 +178,36 @@ def _refuse_other_rows(targets: Sequence[_Target], source_of_truth: str) -> None
             cure=f"{cure}; or end the switchover: trueup switchover reset, or finish",
             node=target.node.name,
         )
+
+
+def _refuse_in_use(controls: Sequence[Control], tables: Mapping[str, Sequence[str]], source_of_truth: str) -> None:
+    """Raise if a database that applications use would get the rows of the other database of its switchover."""
+    truth = next((control for control in controls if control.node.name == source_of_truth), None)
+    if truth is None or not _has_pointers(truth):
+        return
+    known = {sync_id for (sync_id,) in truth.connection.execute(_statement("switchovers")).fetchall()}
+    for control in controls:
+        if control is truth or not _has_pointers(control):
+            continue
+        rows = control.connection.execute(_statement("in_use"), {"tables": list(tables[control.node.name])}).fetchall()
+        for sync, sync_id in rows:
+            if sync_id in known:
+                node, other = control.node.name, truth.node.name
+                raise CheckFailed(
+                    [f"applications use this node (the switchover of the sync {sync}): {other} has older rows"],
+                    cure=f"use --source-of-truth {node}; or, if {other} is right, end the switchover first:"
+                    " see trueup switchover status",
+                    node=node,
+                )
+
+
+def _has_pointers(control: Control) -> bool:
+    try:
+        return _may_use(control.connection, "trueup") and bool(
+            one_value(control.connection.execute(_statement("has_pointer")))
+        )
+    except psycopg.Error as error:
+        raise error_from_server(error, control.node) from None
 
 
 def _hold(connection: Connection, target: _Target) -> None:

@@ -16,6 +16,16 @@ SELECT to_regclass('trueup.switchover') IS NOT NULL
 -- name: pointer
 SELECT state FROM trueup.switchover WHERE sync_id = %(id)s
 
+-- name: switchovers
+SELECT sync_id FROM trueup.switchover
+
+-- name: in_use
+-- Switchovers whose applications use these tables in this database, or tables that they are partitions of.
+SELECT o.sync, o.sync_id FROM trueup.switchover o
+ WHERE o.state <> 'use_next' AND o.guarded && ARRAY(
+    SELECT a.oid FROM unnest(%(tables)s::text[]) t(name)
+     CROSS JOIN LATERAL (SELECT to_regclass(t.name)::oid UNION SELECT relid FROM pg_partition_ancestors(to_regclass(t.name))) a(oid))
+
 -- name: has_log
 SELECT coalesce(has_table_privilege(to_regclass('trueup_log.holders'), 'INSERT'), false)
    AND to_regprocedure('trueup_log.tube_hold(text, integer)') IS NOT NULL

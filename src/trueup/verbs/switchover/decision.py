@@ -23,7 +23,7 @@ from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import BudgetSpent
 from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.ready import Ready
-from trueup.verbs.switchover.request import REHEARSE, ROLLBACK, Route, SwitchoverRequest
+from trueup.verbs.switchover.request import EXECUTE, REHEARSE, ROLLBACK, Route, SwitchoverRequest
 from trueup.verbs.sync import state
 
 # Seconds to wait for a node whose answer to the decision was lost.
@@ -180,6 +180,12 @@ def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, tar
         )
     remark = "an earlier call made the decision, and an application opened the new database"
     if not other.is_in_use:
+        if pointer.undecided(current, other):
+            back = EXECUTE if route.action == ROLLBACK else ROLLBACK
+            raise CheckFailed(
+                [f"{route.source.name} is not in use yet: the move to it is decided, and it is not open"],
+                cure=f"complete that move first: trueup switchover {back}",
+            )
         remark = "an earlier call made the decision, and the new database was not open: it is open now"
         open_target(route, target, outcome.sync, current.token or "")
     outcome = replace(outcome, address=current.next_address, remarks=(remark,))

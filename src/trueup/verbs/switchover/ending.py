@@ -121,6 +121,12 @@ def reset(request: SwitchoverRequest) -> Ended:
             raise pointer.finished(request.sync, request.first.name, request.second.name)
         pointer.refuse_split(stored, pointer.read(second, request.sync))
         if is_moved(request, first, second):
+            other = pointer.read(second, request.sync)
+            if other is not None and not other.is_in_use:
+                raise CheckFailed(
+                    ["a move is decided, and the new database is not open"],
+                    cure="complete it first: see trueup switchover status",
+                )
             raise CheckFailed(
                 [
                     f"{request.second.name} is in use: after a reset, {request.first.name} would accept writes at the"

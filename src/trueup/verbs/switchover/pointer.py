@@ -379,6 +379,14 @@ def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tupl
     return first, second
 
 
+def undecided(closed: Pointer, other: Pointer) -> bool:
+    """Return whether not the first of two closed databases made the last decision, but the other one."""
+    if closed.token is None or other.token is None:
+        return closed.token is None
+    # Both are texts of UTC.
+    return (closed.decided_at or "") < (other.decided_at or "")
+
+
 def refuse_split(first: Pointer | None, second: Pointer | None) -> None:
     """Raise if both pointers of a switchover say that their database is in use."""
     if first is None or second is None or first.sync_id != second.sync_id:

@@ -17,8 +17,8 @@ from trueup.errors import NodeError
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME
 from trueup.verbs.switchover.phases import PAUSE
-from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
-from trueup.verbs.switchover.request import SwitchoverRequest
+from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer, undecided
+from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
 from trueup.verbs.switchover.room import Room, room
 from trueup.verbs.sync.model import LOG_SCHEMA
 from trueup.verbs.sync.status import waiting
@@ -127,7 +127,13 @@ class SwitchStatus:
         if any(pointer.finished_at for pointer in pointers):
             return "finished"
         if not self.in_use:
-            return "decided, not open: run the same command again"
+            first, second = pointers if len(pointers) == 2 else (pointers[0], None)
+            is_back = second is not None and undecided(first, second)
+            action = ROLLBACK if is_back else EXECUTE
+            opened = first if is_back else second
+            if opened is not None and not opened.expects_token:
+                return f"decided, but {opened.name} went back, and cannot be opened: see trueup switchover {action}"
+            return f"decided, not open: run trueup switchover {action}"
         if len(pointers) < 2:
             return f"{self.in_use} has no pointer: it was finished without the other node, or restored; run finish"
         if any(pointer.state == IN_PROGRESS for pointer in pointers):

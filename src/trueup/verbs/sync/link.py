@@ -202,7 +202,10 @@ class Opened:
             if connection.info.transaction_status != 0:
                 connection.execute("ROLLBACK")
         stored = state.expect(self.target, self.name, state.identity(self.source), self.target_node.name)
-        history.refuse(self.source, stored, (self.source_node.name, self.target_node.name))
+        nodes = (self.source_node.name, self.target_node.name)
+        # What a move has left must not be repaired in this direction.
+        refuse_moved(self.source, self.target, stored.id, nodes)
+        history.refuse(self.source, stored, nodes)
         return _link(self, stored, sets_aside=sets_aside, refused=refused)
 
 
@@ -223,24 +226,32 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
         yield opened.link(sets_aside=False)
 
 
-def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str, str]) -> Link:
-    name, source, target = stored.sync, ends.source, ends.target
-    nodes = (ends.source_node.name, ends.target_node.name)
-    # Before the pointer is read: the opening of a database ends the epoch, so this process cannot write after it.
-    epoch = state.take_over(target, name)
-    if state.pointer_state(target, stored.id) not in (None, "use_next"):
+def refuse_moved(source: Connection, target: Connection, sync_id: str, nodes: tuple[str, str]) -> None:
+    """Raise if applications use the target, or do not use the source any more."""
+    here, there = state.pointer_state(source, sync_id), state.pointer_state(target, sync_id)
+    if there not in (None, "use_next"):
+        if here not in (None, "use_next"):
+            raise CheckFailed([state.SPLIT.format(*nodes)], cure="see trueup switchover status, and close one of them")
         # Guards would refuse the rows, but not the values of sequences.
         raise CheckFailed(
             [f"applications were moved to {nodes[1]}: the sync must not write to it any more"],
             cure="to move them back: trueup switchover rollback; to end the switchover: trueup switchover finish",
             node=nodes[1],
         )
-    if state.pointer_state(source, stored.id) == "use_next":
+    if here == "use_next":
         raise CheckFailed(
             [f"{nodes[0]} is not in use any more: the switchover to {nodes[1]} is decided"],
             cure="complete it: trueup switchover execute, or rollback",
             node=nodes[0],
         )
+
+
+def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str, str]) -> Link:
+    name, source, target = stored.sync, ends.source, ends.target
+    nodes = (ends.source_node.name, ends.target_node.name)
+    # Before the pointer is read: the opening of a database ends the epoch, so this process cannot write after it.
+    epoch = state.take_over(target, name)
+    refuse_moved(source, target, stored.id, nodes)
     # Before anything is checked: what changes meanwhile ends the first round.
     known = members.read(target, name)
     watched = Watched(tuple(known), tuple(enum.oid for enum in members.enums(source, known)))

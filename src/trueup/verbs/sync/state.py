@@ -306,6 +306,9 @@ def check_role(target: Connection, sync_id: str, node: str) -> None:
         )
 
 
+SPLIT = "{} and {} both accept writes: a failover or a restore took back the decision of a switchover"
+
+
 def pointer_state(connection: Connection, sync_id: str) -> str | None:
     """Return the state in the switchover pointer of a sync in this database, or None if it has no pointer."""
     if not _has_pointers(connection):

@@ -91,6 +91,8 @@ def status(request: SyncRequest) -> SyncStatus:
 def _of_both(request: SyncRequest, source: Connection, target: Connection) -> SyncStatus:
     known = state.expect(target, request.name, state.identity(source), request.target.name)
     went_back = history.problem(source, known, request.node_names)
+    if _is_moved(target, known) and state.pointer_state(source, known.id) not in (None, "use_next"):
+        went_back = state.SPLIT.format(*request.node_names)
     running = _running(source, request.name)
     is_moved = _is_moved(target, known)
     return SyncStatus(request.name, known, waiting(source, request.name), running, went_back, is_moved=is_moved)

@@ -68,7 +68,7 @@ def status_text(status: SyncStatus) -> str:
     if status.known is not None and not status.is_moved:
         lines += _rounds(status.known, status.problem)
     if status.is_moved:
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"  {status.problem}"] if status.problem else [])])
     if not status.lost:
         running = ", ".join(status.running)
         is_copied = status.known is None or status.known.phase == "running"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import changelog, check, history, members, state
-from trueup.verbs.sync.link import open_ends
+from trueup.verbs.sync.link import open_ends, refuse_moved
 from trueup.verbs.sync.model import SyncTable
 from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.plan import matching_tables
@@ -31,6 +31,7 @@ def accept(request: SyncRequest, names: Sequence[str] = ()) -> str:
         changelog.sync_lock(source, request.source, request.name),
     ):
         stored = state.expect(target, request.name, state.identity(source), request.target.name)
+        refuse_moved(source, target, stored.id, request.node_names)
         problem = history.problem(source, stored, request.node_names)
         if problem and not history.can_accept(source, stored):
             history.refuse(source, stored, request.node_names)

@@ -38,7 +38,7 @@ def check_schema(connection: Connection, schema: str, *, node: str | None = None
             [f"the schema {schema} is not safe to use: {problem}" for problem in problems],
             cure=f"use the role that owns the schema, or drop what trueup has not created there (DROP SCHEMA {schema}"
             " CASCADE), or change owners and privileges",
-            node=node,
+            node=node or getattr(getattr(connection, "node", None), "name", None),
         )
     checked.add(schema)
     return True

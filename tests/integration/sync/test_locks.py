@@ -162,7 +162,7 @@ def test_an_application_waits_for_a_table_that_is_copied(
 def test_an_application_waits_for_a_table_that_a_round_has_locked(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
-    """And holds a lock on another one that the round reads: the round gives way."""
+    """And holds a lock on another one that the round reads: the round is repeated."""
     pair.both("CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (n int); CREATE TABLE c (id int PRIMARY KEY)")
     pair.start()
     if is_large:

@@ -161,7 +161,9 @@ def nothing_to_move(outcome: Outcome, route: Route, reason: str) -> Outcome:
     """Return the outcome of a call that has nothing to move; a rehearsal fails, because nothing was tried."""
     if route.decides:
         return replace(outcome, already=reason)
-    raise CheckFailed([f"nothing to rehearse: {reason}"], cure="--rollback rehearses the way back")
+    is_back = outcome.rollback
+    cure = "leave --rollback out: applications were not moved" if is_back else "--rollback rehearses the way back"
+    raise CheckFailed([f"nothing to rehearse: {reason}"], cure=cure)
 
 
 def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, target: Connection) -> Outcome:

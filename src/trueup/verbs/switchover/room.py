@@ -33,7 +33,8 @@ class Room:
         text += f" of at most {size_text(self.max_bytes)}"
         if self.bytes < _NEARLY_FULL * self.max_bytes:
             return text
-        return f"{text}: WARNING: nearly full. Run rounds in this direction (trueup sync run), or finish the switchover"
+        state = "nearly full" if self.bytes < self.max_bytes else "over its maximum size"
+        return f"{text}: WARNING: {state}. Run rounds in this direction (trueup sync run), or finish the switchover"
 
 
 def room(source: Connection, name: str) -> Room | None:

@@ -8,7 +8,7 @@ the snapshot: if it is another one, the part is stale, and the table is copied a
 and the record that it is copied are one transaction of the target.
 
 Where the session with the snapshot has locked the tables, an application that waits for one of them would make the
-tasks wait behind it, for a lock that is released after the copy only. A task gives up soon then, and that session
+tasks wait behind it, for a lock that is released after the copy only. A task ends soon then, and that session
 copies the part.
 """
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,12 @@ from support.schema_zoo import CREATE_ROLES, ROLES, ROWS, SCHEMA, Load, database
 from support.switchover import Moving
 from support.sync import Pair, make_pair, wire
 from trueup.cli.main import run
+from trueup.config.model import Node
+from trueup.db.connection import Connection
+from trueup.db.node import connect
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed, TrueupError
+from trueup.rows.write import large_objects
 from trueup.testing.postgres import Database, Server, find_bin
 from trueup.verbs.switchover.finish import finish
 from trueup.verbs.sync import run as sync
@@ -202,6 +207,33 @@ GRANT SELECT ON app.a TO zoo_ro; INSERT INTO app.a VALUES (1, 1);
 ALTER TABLE app.a ENABLE ROW LEVEL SECURITY; ALTER TABLE app.a FORCE ROW LEVEL SECURITY;
 RESET ROLE; REVOKE CREATE ON SCHEMA public FROM zoo_owner
 """
+
+
+@contextmanager
+def together(connection: Connection) -> Iterator[None]:
+    """Run statements in one transaction."""
+    with connection.transaction():
+        yield
+
+
+def test_many_large_objects_of_different_sizes(old_server: Server) -> None:
+    """PostgreSQL 15 keeps results of functions that it has called with the same arguments."""
+    source, target = (old_server.create_database(name) for name in ("files", "copies"))
+    source.execute("SELECT lo_from_bytea(0, repeat('x', (g % 5) * 700)::bytea) FROM generate_series(1, 400) g")
+    source.execute(
+        "SELECT lo_from_bytea(0, decode(repeat(md5(g::text), g * 65536), 'hex')) FROM generate_series(1, 2) g"
+    )
+    source.execute("VACUUM ANALYZE pg_largeobject_metadata")
+    content = "SELECT oid::int, length(lo_get(oid)), md5(lo_get(oid)) FROM pg_largeobject_metadata ORDER BY 1"
+    with connect(Node("n1", source.uri), application="test") as reading:
+        with connect(Node("n2", target.uri), application="test", read_only=False) as writing:
+            assert large_objects.make_equal(reading, writing, lambda: together(writing)) == 402
+            assert large_objects.unequal(reading, writing) == []
+        assert target.execute(content) == source.execute(content)
+        big = max(source.execute(content), key=lambda row: row[1])[0]
+        target.execute(f"SELECT lo_put({big}, 1900000, 'y')")
+        with connect(Node("n2", target.uri), application="test") as compared:
+            assert large_objects.unequal(reading, compared) == [f"large objects differ: {big}"]
 
 
 def test_a_role_without_superuser_rights(targets: list[Database], old_server: Server) -> None:

@@ -10,7 +10,9 @@ SELECT m.oid::bigint AS oid, pg_get_userbyid(m.lomowner)::text AS owner, s.size,
        lo_close(f.fd + CASE WHEN s.size < 0 THEN 1 ELSE 0 END) AS closed
   FROM pg_largeobject_metadata m
  CROSS JOIN LATERAL (SELECT lo_open(m.oid, 262144) AS fd OFFSET 0) f
- CROSS JOIN LATERAL (SELECT lo_lseek64(f.fd, 0, 2) AS size OFFSET 0) s
+ -- It depends on the number of the object: all descriptors are 0, and the server would keep the size of the first object
+ -- for the others (Memoize).
+ CROSS JOIN LATERAL (SELECT lo_lseek64(f.fd, 0 * m.oid::bigint, 2) AS size OFFSET 0) s
  WHERE m.oid = ANY({among})
 
 -- name: digest

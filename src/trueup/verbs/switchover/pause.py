@@ -27,6 +27,7 @@ from trueup.verbs.sync.round import TooLarge
 
 # Seconds after the end of the budget at which sessions that do not answer are cut.
 GRACE = 1.0
+_CANCELED = "57014"
 
 
 def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tuple[gate.Condition, ...], int]:
@@ -67,7 +68,7 @@ def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tup
 def _ended_by_server(error: BaseException | None) -> bool:
     """Return whether the server ended a session because the budget, which it knows too, was spent."""
     while error is not None:
-        if getattr(error, "sqlstate", None) in SERVER_LIMITS:
+        if getattr(error, "sqlstate", None) in (*SERVER_LIMITS, _CANCELED):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -53,7 +53,7 @@ lock: install
 # Speed compared with other tools, on this machine; writes bench/RESULTS*.md.
 bench: install
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
-	@$(BIN)/python bench/difflog.py --growth
+	@$(BIN)/python bench/difflog.py --large --growth --spread
 	@$(BIN)/python bench/diff.py --growth --uuid
 	@$(BIN)/python bench/tube.py
 	@$(BIN)/python bench/switchover.py

@@ -1,7 +1,7 @@
 """The version log beside one DuckDB script that does the same to the same Parquet files, in one run, as ratios.
 
     .venv/bin/pip install -c constraints.txt -e '.[bench]'
-    .venv/bin/python bench/difflog.py [--state 5000000] [--visits 500000] [--rows 200000] [--growth]
+    .venv/bin/python bench/difflog.py [--state 5000000] [--visits 500000] [--rows 200000] [--large] [--growth] [--spread]
 
 Both read the state, the new visits and three side logs, and write the signed log of each step, the new states of each
 step, all states after each step, and the wide log. trueup also replaces the touched files of its state table and keeps
@@ -73,8 +73,11 @@ RULES = {
 STATE_COLUMNS = list(RULES)
 
 
-def generate(session: Any, folder: Path, state: int, visits: int, rows: int) -> DiffLogConfig:
-    """A state of old visits, new visits (a fifth of them new versions of recent ones), and side rows of recent visits."""
+def generate(session: Any, folder: Path, state: int, visits: int, rows: int, *, spread: bool = False) -> DiffLogConfig:
+    """A state of old visits, new visits (a fifth of them new versions of recent ones), and side rows of recent visits.
+
+    With `spread`, the side rows are of any visit.
+    """
     folder.mkdir(parents=True)
     (folder / "difflog.toml").write_text(CONFIG)
     log = load_difflog(str(folder / "difflog.toml"))
@@ -98,7 +101,7 @@ def generate(session: Any, folder: Path, state: int, visits: int, rows: int) -> 
         "CAST(id % 700 AS INT) AS Duration", "CAST(NULL AS BIGINT) AS Goals", "CAST(NULL AS DOUBLE) AS Revenue",
         "CAST(NULL AS INT) AS Score",
     ).write.parquet(str(chunk / "visit"))  # fmt: skip
-    recent = min(state, visits)
+    recent = state if spread else min(state, visits)
     for seed, (name, column) in enumerate(LOGS.items()):
         value = {"Goals": "1L", "Revenue": "2.5D", "Score": "CAST(id % 100 AS INT)"}[column]
         key = f"{state - recent} + pmod(xxhash64(id, {seed}), {recent + visits - updated})"
@@ -176,13 +179,15 @@ def _blocks(number: int) -> list[str]:
     ]
 
 
-def measure(session: Any, folder: Path, state: int, visits: int, rows: int, *, peer: bool) -> dict[str, Any]:
+def measure(
+    session: Any, folder: Path, state: int, visits: int, rows: int, *, peer: bool, spread: bool = False
+) -> dict[str, Any]:
     """One comparison: seconds of both, and whether they wrote the same log."""
     from dataclasses import replace
 
     from trueup.verbs.difflog.model import Target
 
-    log = generate(session, folder, state, visits, rows)
+    log = generate(session, folder, state, visits, rows, spread=spread)
     files = [
         str(Path(log.state.path) / each.path) for each in StateTable(Path(log.state.path), ("VisitID",), 8).files()
     ]
@@ -220,9 +225,17 @@ def main() -> None:
     parser.add_argument("--state", type=int, default=5_000_000)
     parser.add_argument("--visits", type=int, default=500_000)
     parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--large", action="store_true", help="also a state of 10 million with 5 million changes")
     parser.add_argument("--growth", action="store_true", help="also states of 1 and 20 million")
+    parser.add_argument("--spread", action="store_true", help="also 21,000 changed keys in states of 0.2 and 2 million")
     arguments = parser.parse_args()
-    sizes = [arguments.state, *([1_000_000, 20_000_000] if arguments.growth else [])]
+    # State, visits, rows per side log, whether DuckDB does the same, and whether keys are spread over the state.
+    cases = [(arguments.state, arguments.visits, arguments.rows, True, False)]
+    cases += [(10_000_000, 2_300_000, 900_000, True, False)] if arguments.large else []
+    if arguments.growth:
+        cases += [(size, arguments.visits, arguments.rows, False, False) for size in (1_000_000, 20_000_000)]
+    if arguments.spread:
+        cases += [(size, 0, 7_000, False, True) for size in (200_000, 2_000_000)]
     lines = []
     with tempfile.TemporaryDirectory() as temporary, spark_session(SparkSettings()) as session:
         # Both are measured warm: the first rounds of a JVM compile what it runs.
@@ -230,9 +243,9 @@ def main() -> None:
             warm = Path(temporary) / f"warm{number}"
             measure(session, warm, 1_000_000, arguments.visits, arguments.rows, peer=False)
             shutil.rmtree(warm)
-        for size in sizes:
-            folder = Path(temporary) / str(size)
-            one = measure(session, folder, size, arguments.visits, arguments.rows, peer=size == arguments.state)
+        for state, visits, rows, peer, spread in cases:
+            folder = Path(temporary) / "log"
+            one = measure(session, folder, state, visits, rows, peer=peer, spread=spread)
             shutil.rmtree(folder)
             lines.append(one)
             sys.stdout.write(f"{one}\n")

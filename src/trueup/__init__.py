@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from trueup.store import Task, TaskStore
     from trueup.verbs.difflog.model import Rule
     from trueup.verbs.difflog.result import RunResult
-    from trueup.verbs.difflog.status import DiffLogStatus
     from trueup.verbs.difflog_ends.judge import Proof
+    from trueup.verbs.difflog_ends.status import DiffLogStatus
     from trueup.verbs.doctor.model import Diagnosis, Finding
     from trueup.verbs.schema.model import SchemaResult
     from trueup.verbs.switchover.connect import connect
@@ -79,7 +79,7 @@ _NAMES = {
     "trueup.verbs.difflog_ends.judge": "Proof",
     "trueup.verbs.difflog.model": "Rule",
     "trueup.verbs.difflog.result": "RunResult",
-    "trueup.verbs.difflog.status": "DiffLogStatus",
+    "trueup.verbs.difflog_ends.status": "DiffLogStatus",
     "trueup.verbs.doctor.model": "Diagnosis Finding",
     "trueup.verbs.schema.model": "SchemaResult",
     "trueup.verbs.switchover.connect": "connect",

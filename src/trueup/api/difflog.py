@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
@@ -12,10 +12,10 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from trueup.config.load import load_spark
-from trueup.config.settings import SparkSettings
 from trueup.engine.bulk_session import spark_session
+from trueup.engine.failures import OR_LOCAL
 from trueup.engine.progress import Progress
-from trueup.errors import ConfigError
+from trueup.errors import ConfigError, EngineError
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.difflog.abandon import abandon
@@ -24,16 +24,17 @@ from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.mark import check_owner
 from trueup.verbs.difflog.migrate import Migration, migrate
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, RuleName, StepOptions
-from trueup.verbs.difflog.prune import Pruned, prune
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
-from trueup.verbs.difflog.status import DiffLogStatus, status
 from trueup.verbs.difflog.step import Step, whole_step
 from trueup.verbs.difflog_ends.join_files import JoinResult, check_files, join_files
 from trueup.verbs.difflog_ends.judge import Proof
-from trueup.verbs.difflog_ends.prove import EXAMPLES, prove_clickhouse, prove_log
+from trueup.verbs.difflog_ends.prove import EXAMPLES, prove_clickhouse, prove_log, with_computed
+from trueup.verbs.difflog_ends.prune import Pruned, prune
+from trueup.verbs.difflog_ends.recompute import recomputed
+from trueup.verbs.difflog_ends.status import DiffLogStatus, status
 
 _CONTINUES = "run the command again: it continues after the last complete output"
 
@@ -76,7 +77,7 @@ class DiffLog:
         shared = load_spark(file)
         place = (master, remote) if master or remote else (shared.master, shared.remote)
         merged = {**shared.conf, **(conf or {})}
-        self._spark = SparkSettings(master=place[0], remote=place[1], conf=merged).validated()
+        self._spark = replace(shared, master=place[0], remote=place[1], conf=merged).validated()
         self._session = spark
         self._task_db = task_db
 
@@ -119,11 +120,19 @@ class DiffLog:
         """
         return abandon(self.config)
 
-    def prove(self, *, fast_log: Sequence[File] = (), limit: int = EXAMPLES, to: File | None = None) -> Proof:
+    def prove(
+        self,
+        *,
+        fast_log: Sequence[File] = (),
+        limit: int = EXAMPLES,
+        to: File | None = None,
+        recompute: bool = True,
+    ) -> Proof:
         """Prove that every key collapses to one row, the one in the state table.
 
-        Checks the ClickHouse table; with `fast_log` (the signed rows of the fast supplier as Parquet), the logs. The
-        proof has at most `limit` examples; every key with a problem is written to the file `to`, as JSON lines.
+        Checks the ClickHouse table; with `fast_log` (the signed rows of the fast supplier as Parquet), the logs. Unless
+        `recompute` is false, the states are computed again from the chunk sets. The proof has at most `limit` examples;
+        every key with a problem is written to the file `to`, as JSON lines.
         """
         paths = [str(Path(path).absolute()) for path in fast_log]
         file = None if to is None else Path(to)
@@ -134,12 +143,16 @@ class DiffLog:
                 check_owner(self.config, record)
             config = with_history(self.config, record)
             altered = StateTable.of(config).altered()
-            state = state_rows(session, config)
-            if not paths:
-                return prove_clickhouse(session, config, state, limit=limit, to=file).with_altered(altered)
-            fast = session.read.parquet(*paths)
-            proof = prove_log(fast, slow_log(session, config), config, state, limit=limit, to=file)
-            return proof.with_altered(altered)
+            state, last = _last_states(session, config)
+            with recomputed(session, config, state, last) if recompute else nullcontext() as computed:
+                if paths:
+                    slow = slow_log(session, config)
+                    fast = session.read.parquet(*paths)
+                    proof = prove_log(fast, slow, config, state, limit=limit, to=file, computed=computed)
+                else:
+                    proof = prove_clickhouse(session, config, state, limit=limit, to=file, computed=computed)
+            why_not = "no run has its chunk sets any more" if recompute else "as requested"
+            return with_computed(proof, computed, why_not=why_not).with_altered(altered)
 
         return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
 
@@ -187,6 +200,7 @@ class DiffLog:
         """Yield a new task of the task store."""
         again = _CONTINUES if task_type in ("DIFFLOG_RUN", "DIFFLOG_MIGRATE") else "run the command again"
         with (
+            _cures_for_spark(),
             TaskStore(self._task_db) as store,
             open_task(
                 store,
@@ -198,6 +212,26 @@ class DiffLog:
             ) as task,
         ):
             yield task
+
+
+def _last_states(session: SparkSession, difflog: DiffLogConfig) -> tuple[DataFrame | None, int]:
+    """Return the states, and the run that wrote them; another process may commit a run meanwhile."""
+    table = StateTable.of(difflog)
+    while True:
+        last = table.last_run()
+        state = state_rows(session, difflog)
+        if table.last_run() == last:
+            return state, last
+
+
+@contextmanager
+def _cures_for_spark() -> Iterator[None]:
+    """Let an error of Spark not name the other engine, which a version log does not have."""
+    try:
+        yield
+    except EngineError as error:
+        error.cure = error.cure.replace(OR_LOCAL, "")
+        raise
 
 
 def difflog_step(

@@ -131,10 +131,11 @@ def run(chunks: tuple[str, ...], late: str, abandon: bool, **options: Any) -> No
     *("--to", "FILE", "Write every key with a problem to this file, one JSON object per line."),
     kind=click.Path(path_type=Path),
 )
+@flag("--no-recompute", "Do not compute the states again from the chunk sets, which takes most of the time.")
 @shared("insecure")
 @_common
-def prove(fast_log: tuple[str, ...], limit: int, to: Path | None, **options: Any) -> int:
-    """Prove that every key collapses to one row, the one in the state table.
+def prove(fast_log: tuple[str, ...], limit: int, to: Path | None, no_recompute: bool, **options: Any) -> int:
+    """Prove that every key collapses to one row, the one in the state table and the one that the chunk sets imply.
 
     \b
     Examples:
@@ -146,7 +147,7 @@ def prove(fast_log: tuple[str, ...], limit: int, to: Path | None, **options: Any
     """
     from trueup.report.difflog import proof_summary
 
-    proof = _difflog(options).prove(fast_log=fast_log, limit=limit, to=to)
+    proof = _difflog(options).prove(fast_log=fast_log, limit=limit, to=to, recompute=not no_recompute)
     _show(options, proof.as_json(), proof_summary(proof.as_json(), to))
     return proof.exit_code
 
@@ -164,7 +165,7 @@ def status(**options: Any) -> None:
     """
     from trueup.report.difflog import status_summary
     from trueup.verbs.difflog.config import load_difflog
-    from trueup.verbs.difflog.status import status as read_status
+    from trueup.verbs.difflog_ends.status import status as read_status
 
     facts = asdict(read_status(load_difflog(options["config"])))
     _show(options, facts, status_summary(facts))

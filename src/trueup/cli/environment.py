@@ -31,6 +31,7 @@ COMMAND_LINE_ONLY = frozenset(
         "insecure",
         "keep-closed",
         "no-owner",
+        "no-recompute",
         "other-database",
         "reopen-old",
         "replicate",

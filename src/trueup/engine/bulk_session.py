@@ -47,7 +47,7 @@ def spark_session(settings: SparkSettings | None = None, given: SparkSession | N
         return
     conf = {**(_LOCAL_CONF if is_local else {}), **settings.conf}
     session = start_session(
-        slots=os.cpu_count() or 2,
+        slots=settings.slots or os.cpu_count() or 2,
         master=settings.master,
         remote=settings.remote,
         conf=conf,

@@ -23,6 +23,8 @@ from trueup.db.node import error_from_server, is_lost
 from trueup.engine.jvm import why_ended
 from trueup.errors import EngineError, StoreError, TrueupError
 
+# The end of cures; a verb that needs Spark removes it.
+OR_LOCAL = ", or use --engine local"
 INSTALL = "install the same trueup for the Python of the executors (docs/clusters.md), or use --engine local"
 # What the driver reads if the executors refuse the tasks.
 REFUSED = "the executors "

@@ -122,7 +122,7 @@ def start_session(
     try:
         if remote:
             return _connect(remote, conf or {})
-        return _start(slots, master, conf or {}, class_archive, launch or Launch())
+        return _remembering(_start(slots, master, conf or {}, class_archive, launch or Launch()))
     except EngineError:
         raise
     except ImportError as error:
@@ -135,6 +135,26 @@ def start_session(
             f"Spark failed to start: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             cure="check the master or remote address and the [spark] settings, or use --engine local",
         ) from error
+
+
+class _Remembered:
+    """A Java class whose members are asked for once."""
+
+    def __init__(self, java_class: Any) -> None:
+        self._java_class = java_class
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._java_class, name)
+        setattr(self, name, member)
+        return member
+
+
+def _remembering(session: SparkSession) -> SparkSession:
+    """Let PySpark remember the class of its functions: it asks Java for it, and for the function, at every use."""
+    view: Any = session.sparkContext._jvm
+    for name in ("functions", "PythonUtils"):
+        setattr(view, name, _Remembered(getattr(view, name)))
+    return session
 
 
 def _prepare() -> None:

@@ -21,6 +21,7 @@ _PROBLEMS = {
     "differing_version": "have another version than the state table",
     "differing_state": "have other values than the state table",
     "differing_rows": "have rows of one version with different values",
+    "differing_computed": "have another state than their rows in the chunk sets imply",
 }
 # The problem of one key.
 PROBLEM_TEXTS = {
@@ -31,6 +32,7 @@ PROBLEM_TEXTS = {
     "version": "the row has another version than the state",
     "state": "the row has other values than the state",
     "rows": "rows of one version have different values, or a Version that is not M * SlowVersion + F",
+    "computed": "the state is not the one that the rows of the key in the chunk sets imply",
 }
 
 
@@ -117,7 +119,8 @@ def status_summary(status: Mapping[str, Any]) -> str:
     lines.append(f"waiting chunk sets: {', '.join(status['waiting']) or 'none'}")
     for name, rows in status["late"].items():
         lines.append(f"late: {counted(rows, 'row')} of {name}; to join them: trueup difflog run --late rejoin")
-    lines.append(f"state: {counted(status['states'], 'key')} in {counted(status['files'], 'file')}")
+    least = f"{status['states'] - status['changed']:,} to " if status["changed"] else ""
+    lines.append(f"state: {least}{counted(status['states'], 'key')} in {counted(status['files'], 'file')}")
     return "\n".join(lines)
 
 
@@ -134,11 +137,13 @@ def proof_summary(proof: Mapping[str, Any], file: Path | None = None) -> str:
     if total > len(proof["examples"]):
         lines.append(f"  {len(proof['examples']):,} of {total:,} keys are shown; for all: --limit {total} or --to FILE")
     lines += [f"  the state file {path} is not as a run has written it" for path in proof["altered_files"]]
+    if proof["computed"]:
+        lines.append(f"  the states of {counted(proof['computed'], 'key')} were computed again from the chunk sets")
     if proof["expired"]:
         lines.append(
             f"  not checked: the values of {counted(proof['expired'], 'key')} without a state, because states expire"
         )
-    lines += [f"  not checked: {reason}" for reason in proof["incomplete"]]
+    lines += [f"  not checked: {reason}" for reason in (*proof["incomplete"], *proof["unchecked"])]
     if file is not None:
         lines.append(f"  all keys with a problem: {file}")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -166,72 +167,50 @@ def _versions_of(world: World, k: int) -> tuple[int, int]:
     return row["SlowVersion"], row["F"]
 
 
-def test_a_row_inserted_twice_is_found(world: World) -> None:
+def _newest_fast(world: World, k: int) -> int:
+    version = world.fast.where(f"k = {k} AND Sign = 1").agg({"F": "max"}).collect()[0][0]
+    assert isinstance(version, int)
+    return version
+
+
+def test_every_damage_is_found(world: World) -> None:
+    """One damage per key: rows that are added or lost, and another state."""
     slow, fast = _versions_of(world, 1)
-    _add(world, _row(world, 1, 1, slow, fast))
+    extra = [
+        _row(world, 1, 1, slow, fast),
+        # An extra -1 cancels nothing, even if one row is left.
+        _row(world, 2, -1, 0, 77),
+        # A lost row of a key of the state, and of a key that only the fast supplier has.
+        _row(world, 3, -1, *_versions_of(world, 3)),
+        _row(world, 55, -1, 0, _newest_fast(world, 55)),
+        _row(world, 10, 1, 9, 5),
+        _row(world, 4, -1, *_versions_of(world, 4)),
+        _row(world, 4, 1, _versions_of(world, 4)[0] + 1, _versions_of(world, 4)[1]),
+    ]
+    _add(world, reduce(DataFrame.unionByName, extra))
+    kept = ("k", "F", "SlowVersion", "IsDeleted", "goals", "Fast")
+    changed = ("IF(k = 5, money + 1, money) AS money", "IF(k = 6, 'x', note) AS note")
+    world.state = world.state.selectExpr(*kept, *changed).where("k <> 7")
+    expected = {
+        **{1: ("twice", ()), 2: ("twice", ()), 3: ("none", ()), 4: ("version", ()), 5: ("state", ("money",))},
+        **{6: ("state", ("note",)), 7: ("unknown", ()), 10: ("deleted", ()), 55: ("none", ())},
+    }
     for found in _both(world):
-        assert (found.verdict, found.exit_code, found.standing_twice, found.waiting) == ("DIFFER", 1, 1, 0)
-        (example,) = found.examples
-        assert (example.key, example.problem) == ({"k": 1}, "twice")
-        assert example.standing == ((1000 * slow + fast, 2),)
-
-
-def test_a_lost_compensation_is_found(world: World) -> None:
-    """An extra -1 cancels nothing, even if one row is left."""
-    _add(world, _row(world, 2, -1, 0, 77))
-    for found in _both(world):
-        assert (found.verdict, found.standing_twice) == ("DIFFER", 1)
-        assert found.examples[0].standing[0] == (77, -1)
-
-
-def test_a_lost_row_is_found(world: World) -> None:
-    for k in (3, 55):  # A key of the state, and a key that only the fast supplier has.
-        slow, fast = _versions_of(world, k) if k < 50 else (0, 0)
-        version = fast if k < 50 else world.fast.where(f"k = {k} AND Sign = 1").agg({"F": "max"}).collect()[0][0]
-        _add(world, _row(world, k, -1, slow, version))
-    for found in _both(world):
-        assert (found.verdict, found.standing_none) == ("DIFFER", 2)
-        assert [example.key["k"] for example in found.examples] == [3, 55]
-    # After ClickHouse has merged the pairs, the first is still found by the state.
+        assert (found.verdict, found.exit_code, found.keys, found.waiting) == ("DIFFER", 1, 60, 0)
+        assert {one.key["k"]: (one.problem, one.columns) for one in found.examples} == expected
+        standing = {one.key["k"]: one.standing for one in found.examples}
+        assert standing[1] == ((1000 * slow + fast, 2),)
+        assert standing[2][0] == (77, -1)
+        assert (found.standing_twice, found.standing_none, found.standing_deleted) == (2, 2, 1)
+        assert (found.differing_version, found.differing_state, found.unknown_to_state) == (1, 2, 1)
+    # After ClickHouse has merged the pairs, the lost row is still found by the state; an expired state is not missing.
     world.sql("OPTIMIZE TABLE log FINAL")
-    assert world.prove().standing_none == 1
-
-
-def test_a_deleted_key_with_a_row_is_found(world: World) -> None:
-    _add(world, _row(world, 10, 1, 9, 5))
-    for found in _both(world):
-        assert (found.verdict, found.standing_deleted) == ("DIFFER", 1)
-
-
-def test_another_version_or_value_than_the_state_is_found(world: World) -> None:
-    slow, fast = _versions_of(world, 4)
-    _add(world, _row(world, 4, -1, slow, fast).unionByName(_row(world, 4, 1, slow + 1, fast)))
-    world.state = world.state.selectExpr(
-        "k",
-        "F",
-        "SlowVersion",
-        "IsDeleted",
-        "IF(k = 5, money + 1, money) AS money",
-        "goals",
-        "IF(k = 6, 'x', note) AS note",
-        "Fast",
-    )
-    for found in _both(world):
-        assert (found.verdict, found.differing_version, found.differing_state) == ("DIFFER", 1, 2)
-        assert [(example.key["k"], example.problem, example.columns) for example in found.examples] == [
-            (4, "version", ()),
-            (5, "state", ("money",)),
-            (6, "state", ("note",)),
-        ]
-
-
-def test_a_key_missing_in_the_state_is_found_unless_states_expire(world: World) -> None:
-    world.state = world.state.where("k <> 7")
-    for found in _both(world):
-        assert (found.verdict, found.unknown_to_state, found.keys) == ("DIFFER", 1, 60)
     world.difflog = replace(world.difflog, state=replace(world.difflog.state, ttl_days=30, ttl_column="d"))
-    for found in _both(world):
-        assert (found.verdict, found.keys) == ("MATCH", 60)
+    found = world.prove()
+    assert (found.standing_none, found.unknown_to_state, found.expired) == (1, 0, 1)
+    over_log = world.prove_log()
+    # In the log, key 55 has rows that cancel each other.
+    assert (over_log.standing_none, over_log.unknown_to_state, over_log.expired) == (1, 0, 2)
 
 
 def test_keys_that_wait_for_the_next_run_are_counted_separately(world: World) -> None:

@@ -64,9 +64,13 @@ def test_values_that_cannot_be_stored_leave_no_run_behind(session: Spark, log: D
     put("a2", "conv", [(1, 1, MOST - 5, None, None)])
     assert run(session, log).number == 1
     far = datetime.datetime(9999, 12, 31)
+    put("b", "visit", [(3, 1, None, 1), (4, 2, far, 1)])
     cases: list[tuple[str, list[tuple[Any, ...]], str]] = [
-        ("visit", [(3, 1, None, 1), (4, 2, far, 1)], r"b/visit/part-\S+parquet: id 4: seen 9999-12-31 00:00:00 is not"),
-        ("conv", [(5, 1, 1, [None, far.date()], None)], r"b/conv/part-\S+parquet: id 5: days \[null, 9999-12-31\] is"),
+        (
+            *("conv", [(5, 1, 1, [None, far.date()], None)]),
+            r"b/visit/part-\S+parquet: id 4: seen 9999-12-31 00:00:00 is not.*\n"
+            r".*b/conv/part-\S+parquet: id 5: days \[null, 9999-12-31\] is",
+        ),
         ("conv", [(1, 1, 3, None, None), (1, 1, 3, None, None)], "id 1: the sum of money is 2147483648, too large for"),
         ("conv", [(1, 1, None, None, 1.0)], "cannot be processed: .*DIVIDE_BY_ZERO"),
         (
@@ -81,7 +85,7 @@ def test_values_that_cannot_be_stored_leave_no_run_behind(session: Spark, log: D
             _damage(folder)
         with pytest.raises(CheckFailed, match=message) as caught:
             run(session, log)
-        assert len(str(caught.value).splitlines()) == 1, number
+        assert len(str(caught.value).splitlines()) == (1 if number else 2), number
         assert "nothing was written" in caught.value.cure
         assert len(Runs(Path(log.work)).all()) == 1, message
         shutil.rmtree(folder)

@@ -83,95 +83,109 @@ def _order(row: dict[str, Any]) -> tuple[int, int, str]:
     return row.get("k", 0), row.get("F", 0), json.dumps(row, sort_keys=True)
 
 
-def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(spark: Spark) -> None:
-    found = joined(
+@pytest.fixture(scope="module")
+def shared(spark: Spark) -> Joined:
+    """One join for several tests; each uses keys of its own, which start with its number."""
+    sent_again = (38, 1, 20, 5, None, "kept")
+    return joined(
         spark,
-        visits=[(1, 1, False, "a1", 5, "x"), (1, 2, False, "a2", 7, "x"), (2, 1, None, None, None, "x")],
-        money=[(1, 1, 20, 5, 1, "x"), (1, 2, 10, 6, None, "x")],
-        goals=[(1, 1, [1], "late", 9, 4), (1, 2, [2], "early", 3, None)],
+        known=[(21, 3, False), (22, 3, False), (23, 3, False), (41, 1, False), (42, 1, False)],
+        visits=[
+            *[(11, 1, False, "a1", 5, "x"), (11, 2, False, "a2", 7, "x"), (12, 1, None, None, None, "x")],
+            *[(21, 4, False, "a", 1, "x"), (22, 1, False, "a", 1, "x"), (38, 1, False, "a", 1, "x")],
+            # One version twice: the deletion counts.
+            *[(43, 1, False, "a", 1, "x"), (43, 1, True, "b", 1, "x"), (43, 1, False, "c", 1, "x")],
+            *[(51, 1, False, "a", 1, "x"), (51, 2, True, None, None, "x")],
+            *[(None, 1, False, "a", 1, "x"), (61, None, False, "b", 1, "x")],
+        ],
+        pending={"money": [sent_again]},
+        money=[
+            *[(11, 1, 20, 5, 1, "x"), (11, 2, 10, 6, None, "x")],
+            *[(key, 1, 20, 5, None, "x") for key in (21, 22, 23)],
+            *[(37, 1, 20, 5, None, "kept"), sent_again, (38, 2, 1, 6, 1, "")],
+            # Rows with the same id for another visit, and without an id, are separate rows.
+            *[(key, number, 1, 5, 1, "x") for key, number in ((41, 1), (41, 1), (42, 1), (41, None), (41, None))],
+            *[(51, 1, 20, 5, None, "x"), (None, 1, 20, 5, None, "x"), (61, 1, 20, 6, None, "x")],
+        ],
+        goals=[(11, 1, [1], "late", 9, 4), (11, 2, [2], "early", 3, None)],
     )
-    assert found.visits.columns == ["k", "F", "gone", "agent", "Duration", "Revenue", "Both", "Goals", "Last", "at"]
-    assert dict(found.visits.dtypes)["F"] == "bigint"
-    rows = rows_by_output(found)
+
+
+@pytest.fixture(scope="module")
+def shared_rows(shared: Joined) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the shared join, by output."""
+    return rows_by_output(shared)
+
+
+def _of(rows: Mapping[str, list[dict[str, Any]]], first: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the keys that start with a digit."""
+    return {
+        place: [row for row in found if (row.get("k") or row.get("visit") or 0) // 10 == first]
+        for place, found in rows.items()
+    }
+
+
+def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(
+    shared: Joined, shared_rows: dict[str, list[dict[str, Any]]]
+) -> None:
+    assert shared.visits.columns == ["k", "F", "gone", "agent", "Duration", "Revenue", "Both", "Goals", "Last", "at"]
+    assert dict(shared.visits.dtypes)["F"] == "bigint"
+    rows = _of(shared_rows, 1)
     first, newest, other = rows.pop("visits")
-    assert first == {"k": 1, "F": 1, "gone": False, "agent": "a1", "Duration": 5}
-    goals = newest.pop("Goals")
+    assert first == {"k": 11, "F": 1, "gone": False, "agent": "a1", "Duration": 5}
+    goals = newest["Goals"]
     assert sorted(goals) == [1, 2]
     assert newest == {
-        **{"k": 1, "F": 2, "gone": False, "agent": "a2", "Duration": 7},
-        **{"Revenue": 11, "Both": 5, "Last": "late", "at": 9},
+        **{"k": 11, "F": 2, "gone": False, "agent": "a2", "Duration": 7},
+        **{"Revenue": 11, "Both": 5, "Last": "late", "at": 9, "Goals": goals},
     }
-    assert other == {"k": 2, "F": 1}
+    assert other == {"k": 12, "F": 1}
     assert not any(rows.values())
 
 
-def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Spark) -> None:
-    rows = rows_by_output(
-        joined(
-            spark,
-            known=[(1, 3, False), (2, 3, False), (3, 3, False)],
-            visits=[(1, 4, False, "a", 1, "x"), (2, 1, False, "a", 1, "x")],
-            money=[(key, 1, 20, 5, None, "x") for key in (1, 2, 3)],
-        )
-    )
+def test_rows_of_a_known_visit_are_updates_at_its_newest_version(
+    shared_rows: dict[str, list[dict[str, Any]]],
+) -> None:
+    rows = _of(shared_rows, 2)
     # The state has the earlier values of the logs; the visit has none.
-    assert [(row["k"], row["F"], row.get("Revenue")) for row in rows["visits"]] == [(1, 4, None), (2, 1, None)]
+    assert [(row["k"], row["F"], row.get("Revenue")) for row in rows["visits"]] == [(21, 4, None), (22, 1, None)]
     update = {"id": 1, "t": 20, "Revenue": 5}
-    assert rows["logs money"] == [{"k": 1, "F": 4, **update}, {"k": 2, "F": 3, **update}, {"k": 3, "F": 3, **update}]
+    assert rows["logs money"] == [{"k": 21, "F": 4, **update}, {"k": 22, "F": 3, **update}, {"k": 23, "F": 3, **update}]
     assert rows["pending money"] == []
 
 
-def test_rows_without_a_visit_are_kept_unchanged(spark: Spark) -> None:
-    row = (7, 1, 20, 5, None, "kept")
-    waiting = rows_by_output(joined(spark, money=[row]))["pending money"]
-    assert waiting == [{"visit": 7, "id": 1, "t": 20, "Revenue": 5, "more": "kept"}]
-    # They are sent again with a duplicate and with another row: still one and one.
-    rows = rows_by_output(
-        joined(spark, visits=[(7, 1, False, "a", 1, "x")], pending={"money": [row]}, money=[row, (7, 2, 1, 6, 1, "")])
-    )
-    assert [(row["Revenue"], row["Both"]) for row in rows["visits"]] == [(11, 1)]
-    assert rows["pending money"] == rows["logs money"] == []
+def test_rows_without_a_visit_are_kept_unchanged(shared_rows: dict[str, list[dict[str, Any]]]) -> None:
+    rows = _of(shared_rows, 3)
+    assert rows["pending money"] == [{"visit": 37, "id": 1, "t": 20, "Revenue": 5, "more": "kept"}]
+    # One that was pending is sent again, with another row: still one and one.
+    assert [(row["k"], row["Revenue"], row["Both"]) for row in rows["visits"]] == [(38, 11, 1)]
+    assert rows["logs money"] == []
 
 
-def test_duplicate_rows_are_used_once(spark: Spark) -> None:
-    rows = rows_by_output(
-        joined(
-            spark,
-            known=[(1, 1, False), (2, 1, False)],
-            # Rows with the same id for another visit, and without an id, are separate rows.
-            money=[(key, number, 1, 5, 1, "x") for key, number in ((1, 1), (1, 1), (2, 1), (1, None), (1, None))],
-            # One version twice: the deletion counts.
-            visits=[(3, 1, False, "a", 1, "x"), (3, 1, True, "b", 1, "x"), (3, 1, False, "c", 1, "x")],
-        )
-    )
-    assert [(row["k"], row.get("id")) for row in rows["logs money"]] == [(1, 1), (1, None), (1, None), (2, 1)]
+def test_duplicate_rows_are_used_once(shared_rows: dict[str, list[dict[str, Any]]]) -> None:
+    rows = _of(shared_rows, 4)
+    assert [(row["k"], row.get("id")) for row in rows["logs money"]] == [(41, 1), (41, None), (41, None), (42, 1)]
     assert [(row["agent"], row["gone"]) for row in rows["visits"]] == [("b", True)]
 
 
-def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombstone(spark: Spark) -> None:
+def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombstone(
+    shared_rows: dict[str, list[dict[str, Any]]],
+) -> None:
     """They become updates, which the step keeps aside with a reason."""
-    rows = rows_by_output(
-        joined(
-            spark,
-            visits=[(1, 1, False, "a", 1, "x"), (1, 2, True, None, None, "x")],
-            money=[(1, 1, 20, 5, None, "x")],
-        )
-    )
+    rows = _of(shared_rows, 5)
     assert [(row["F"], row.get("Revenue")) for row in rows["visits"]] == [(1, None), (2, None)]
-    assert [(row["k"], row["F"], row["Revenue"]) for row in rows["logs money"]] == [(1, 2, 5)]
+    assert [(row["k"], row["F"], row["Revenue"]) for row in rows["logs money"]] == [(51, 2, 5)]
     assert rows["pending money"] == []
 
 
-def test_rows_without_a_key_are_rejected_with_a_reason(spark: Spark) -> None:
-    rows = rows_by_output(
-        joined(
-            spark,
-            visits=[(None, 1, False, "a", 1, "x"), (1, None, False, "b", 1, "x")],
-            money=[(None, 1, 20, 5, None, "x"), (1, 1, 20, 6, None, "x")],
-        )
-    )
-    assert rows["refused money"] == [{"id": 1, "t": 20, "Revenue": 5, "reason": "visit is NULL"}]
-    assert [(row["agent"], row["reason"]) for row in rows["refused visit"]] == [("a", "k is NULL"), ("b", "F is NULL")]
+def test_rows_without_a_key_are_rejected_with_a_reason(shared_rows: dict[str, list[dict[str, Any]]]) -> None:
+    refused = shared_rows["refused money"]
+    assert refused == [{"id": 1, "t": 20, "Revenue": 5, "reason": "visit is NULL"}]
+    assert [(row["agent"], row["reason"]) for row in shared_rows["refused visit"]] == [
+        ("a", "k is NULL"),
+        ("b", "F is NULL"),
+    ]
+    rows = _of(shared_rows, 6)
     assert rows["visits"] == []
     # A visit without a version is ignored.
     assert len(rows["pending money"]) == 1

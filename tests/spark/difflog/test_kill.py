@@ -17,8 +17,10 @@ import pytest
 
 from support.fixtures import Spark
 from trueup.errors import CheckFailed
+from trueup.verbs.difflog import outputs
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import Target
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.run import run
@@ -47,13 +49,15 @@ table = "visits"
 # Runs in a separate process that kills itself at a point; `points` are the steps of the outputs, in order.
 VICTIM = """
 import os, signal, sys
-from trueup.verbs.difflog import outputs
-from trueup.verbs.difflog import state
+from pyspark.sql import SparkSession
+from trueup.verbs.difflog import layout, outputs, state
 from trueup.api.difflog import DiffLog
 from trueup.verbs.difflog.clickhouse import ClickHouse
 from trueup.verbs.difflog.manifest import Run
 
 point = sys.argv[1]
+# Changed states are written beside the others, however few there are.
+layout.SMALL, layout.SHARE = 0, 0
 
 def dies_after(owner, name, when):
     whole = getattr(owner, name)
@@ -68,6 +72,7 @@ if point == "mid-step":
     inside = Run.output
     def output(self, name):
         if name == "diff_log_2_conv/visits_patched":
+            print(SparkSession.active().conf.get("spark.sql.shuffle.partitions"), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         return inside(self, name)
     Run.output = output
@@ -87,14 +92,18 @@ if "PYSPARK_GATEWAY_PORT" in os.environ:
     jvm = gateway.jvm
     context = jvm.JavaSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
     SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jvm=jvm, _jconf=context.getConf()))
-quick = {"spark.sql.shuffle.partitions": "2",
-         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
-log = DiffLog("difflog.toml", conf=quick)
+log = DiffLog("difflog.toml")
 log.migrate(execute=True) if sys.argv[2:] else log.run()
 """
 # Here the process has its own JVM, which ends with it; otherwise it uses the JVM of the tests.
 ALONE = "mid-step"
-POINTS = ["diff_log_0_state", "diff_log_1_visit", "mid-step", "visit_log_wide", "files written", "committed"]
+# In trueup.toml, for this JVM.
+SPARK = """
+[spark.conf]
+"spark.sql.shuffle.partitions" = "3"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+"""
+POINTS = ["diff_log_1_visit", "mid-step", "files written", "committed", "inserting"]
 
 Outcome = tuple[Counter[Any], Counter[str], Counter[Any]]
 
@@ -107,6 +116,7 @@ def _here(path: str) -> str:
 def _prepare(spark: Spark, target: Target | None = None) -> None:
     """Write two chunk sets: the first is processed, the run of the second will be killed."""
     Path("difflog.toml").write_text(CONFIG)
+    Path("trueup.toml").write_text(SPARK)
     visits = "id", "{fast}L AS F", "concat('ua', id, '.{fast}') AS ua", "CAST(NULL AS DOUBLE) AS money"
     spark.range(300).selectExpr(*[visit.format(fast=1) for visit in visits]).write.parquet(_here("chunks/a/visit"))
     log = load_difflog("difflog.toml")
@@ -136,42 +146,43 @@ def prepared(spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        # The table in ClickHouse begins with the second run: its folder cannot be copied.
+        # The folder of an embedded ClickHouse cannot be copied.
         _prepare(spark, Target())
     return folder
+
+
+def _copy(spark: Spark, prepared: Path, folder: Path) -> None:
+    """Copy the prepared folder, and insert the log of its finished run into a new table."""
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
+    log = load_difflog("difflog.toml")
+    record, (first,) = check_log(log), Runs(Path(log.work)).all()
+    assert record is not None
+    outputs.insert_log(spark, log, first, record.id)
 
 
 @pytest.fixture(scope="module")
 def expected(spark: Spark, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The outcome of a run that is not killed."""
     folder = tmp_path_factory.mktemp("whole")
-    shutil.copytree(prepared, folder, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        _copy(spark, prepared, folder)
         run(spark, load_difflog("difflog.toml"))
         return _outcome(spark)
 
 
 def test_a_run_killed_at_every_point_continues(spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path) -> None:
     """Each process continues where the previous one was killed, and is killed at the next point."""
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    _copy(spark, prepared, tmp_path)
     for point in POINTS:
         _run_until_killed(spark, point)
     _continue(spark)
     assert _outcome(spark) == expected
-    assert run(spark, load_difflog("difflog.toml")).number == 0
-
-
-def test_a_kill_between_two_inserts(spark: Spark) -> None:
-    _prepare(spark)
-    _run_until_killed(spark, "inserting")
-    _continue(spark)
     log = load_difflog("difflog.toml")
-    with open_target(log.target) as clickhouse:
-        fast = "SELECT id, 1, 0, F, F FROM (SELECT number AS id, if(number < 100, 1, 2) AS F FROM numbers(400))"
-        clickhouse.execute(f"INSERT INTO {clickhouse.name} (id, Sign, SlowVersion, F, Version) {fast}")
-    proof = prove_clickhouse(spark, log, state_rows(spark, log))
-    assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
+    table = StateTable.of(log)
+    assert table.altered() == []
+    assert len({file.has_changes for file in table.files()}) == 2
+    assert run(spark, log).number == 0
 
 
 def test_a_migration_that_is_killed_is_rolled_back_or_finished(spark: Spark) -> None:
@@ -195,6 +206,7 @@ def test_a_migration_that_is_killed_is_rolled_back_or_finished(spark: Spark) -> 
         clickhouse.execute(f"INSERT INTO {clickhouse.name} (id, Sign, SlowVersion, F, Version) {fast}")
     proof = prove_clickhouse(spark, with_history(log, check_log(log)), state_rows(spark, log))
     assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
+    assert states.altered() == []
 
 
 def _run_until_killed(spark: Spark, point: str, *verb: str) -> None:
@@ -207,6 +219,7 @@ def _run_until_killed(spark: Spark, point: str, *verb: str) -> None:
     command = [sys.executable, "-c", VICTIM, point, *verb]
     victim = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert victim.returncode == -signal.SIGKILL, victim.stderr
+    assert point != ALONE or victim.stdout == "3\n", "[spark.conf] of trueup.toml"
     # Cached data of the killed process is gone.
     spark.catalog.clearCache()
 

@@ -20,11 +20,11 @@ from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.migrate import migrate
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
-from trueup.verbs.difflog.prune import prune
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
 from trueup.verbs.difflog_ends.prove import prove_clickhouse
+from trueup.verbs.difflog_ends.prune import prune
 
 TODAY = date.today()
 KEYS = 25
@@ -154,6 +154,7 @@ def test_any_history_with_migrations_collapses(spark: Spark, log: DiffLogConfig,
     _check_state(spark, log, oracle)
     _check_table(spark, log, oracle)
     _check_disk(log)
+    assert StateTable.of(log).altered() == []
     _check_prune(spark, log)
 
 

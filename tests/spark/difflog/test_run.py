@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from support import version_log
 from support.fixtures import Put, Spark
 from trueup.engine.bulk_session import changed_settings
 from trueup.errors import CheckFailed, ConfigError
+from trueup.verbs.difflog import layout
 from trueup.verbs.difflog import state as state_module
 from trueup.verbs.difflog.chunks import read_source
 from trueup.verbs.difflog.clickhouse import open_target
@@ -171,6 +174,9 @@ def test_outputs_have_their_names_and_a_manifest(spark: Spark, log: DiffLogConfi
         5.0,
         "ua1.1",
     )
+    # Any reader of Delta tables can open the state.
+    table = DeltaTable(log.state.path).to_pyarrow_table()
+    assert dict(zip(*(table.column(name).to_pylist() for name in ("id", "SlowVersion")), strict=True)) == {1: 2, 2: 1}
 
 
 def test_late_rows_are_kept_reported_and_rejoined(spark: Spark, log: DiffLogConfig, put: Put) -> None:
@@ -269,55 +275,60 @@ def test_only_files_with_matching_key_ranges_are_read(
     assert sum(each.rows for each in table.files()) == 20_000
     costs = {key: row["cost"] for key, row in _states(spark, log).items() if 6990 <= key <= 7060}
     assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in costs.items())
+    # Few states of a large table: only these are written, beside the others.
+    monkeypatch.setattr(layout, "SMALL", 1)
+    for name, cost in (("c", 1.0), ("d", 2.0)):
+        put(name, "cost", [(key, 1, cost) for key in (*range(7_020, 7_024), 19_999, 20_001)])
+        run(spark, log)
+        assert {each.path for each in table.files() if not each.has_changes} == after
+        assert sum(each.rows for each in table.files() if each.has_changes) == 6
+    # As many as fit no more: the changes are merged into the files with their keys.
+    put("e", "cost", [(key, 1, 8.0) for key in range(0, 20_000, 3)])
+    run(spark, log)
+    assert not any(each.has_changes for each in table.files())
+    assert sum(each.rows for each in table.files()) == 20_001
+    found = {key: row["cost"] for key, row in _states(spark, log).items()}
+    extra = dict.fromkeys((*range(7020, 7024), 19999, 20001), 3.0)
+    for key in (0, 1, 7_000, 7_019, 7_020, 7_021, 7_022, 7_024, 19_998, 19_999):
+        base = 6.0 if 7_000 <= key < 7_050 else 1.0
+        assert found[key] == base + extra.get(key, 0.0) + (8.0 if key % 3 == 0 else 0.0), key
+    assert found[20_001] == 3.0
 
 
-def test_a_run_shuffles_its_inputs_once_and_runs_no_python(spark: Spark, log: DiffLogConfig, put: Put) -> None:
-    put("a", "visit", [_visit(1, 1)])
-    run(spark, replace(log, target=Target()))
-    put("b", "visit", [_visit(1, 2), _visit(2, 1)])
-    put("b", "conv", [(1, 2, [7], 1.5)])
-    put("b", "cost", [(2, 1, 1.5)])
-    runs = Runs(Path(log.work))
-    table = StateTable(Path(log.state.path), log.entity.key, log.state.buckets)
-    facts = {"state_version": table.version(), "today": "2026-01-01", "rejoin_late": False}
-    found = {each: read_source(spark, log, Path(log.work), ["b"], each) for each in SCHEMAS}
-    frames = {source: frame for source, frame in found.items() if frame is not None}
-    with changed_settings(spark, SORTED):
-        frame = run_frame(spark, log, table, runs.new(2, {**facts, "outputs": {}}), frames)
-        frame.unpersist()
-        plan = frame.data._jdf.queryExecution().executedPlan().toString()
-    assert plan.count("Exchange hashpartitioning") == 1, plan
-    assert plan.count("Sort [") == 1
-    assert "Join" not in plan
-    assert "Python" not in plan
-
-
-def test_a_run_needs_few_queries_and_an_output_without_rows_none(spark: Spark, log: DiffLogConfig, put: Put) -> None:
+def test_a_run_shuffles_its_inputs_once_needs_few_queries_and_runs_no_python(
+    spark: Spark, log: DiffLogConfig, put: Put
+) -> None:
     put("a", "visit", [_visit(1, 1), _visit(2, 1)])
     log = replace(log, target=Target())
     run(spark, log)
     put("b", "visit", [_visit(1, 2), _visit(3, 1)])
     put("b", "conv", [(1, 2, [7], 1.5), (2, 1, [8], 2.5)])
     put("b", "cost", [(2, 1, 1.5)])
+    runs, table = Runs(Path(log.work)), StateTable.of(log)
+    facts: dict[str, Any] = {"state_version": table.version(), "today": "2026-01-01", "rejoin_late": False}
+    facts |= {"chunks": ["b"], "late_from": [], "outputs": {}}
+    found = {each: read_source(spark, log, Path(log.work), ["b"], each) for each in SCHEMAS}
+    frames = {source: frame for source, frame in found.items() if frame is not None}
+    with changed_settings(spark, SORTED):
+        frame = run_frame(spark, log, table, runs.new(2, facts), frames)
+        frame.unpersist()
+        # The frame was computed: then the plan is shown twice, first as it was in the end.
+        plan = frame.plan._jdf.queryExecution().executedPlan().toString().partition("== Initial Plan ==")[0]
+    assert plan.count("Exchange hashpartitioning") == 1, plan
+    assert plan.count("Sort [") == 1
+    assert "Join" not in plan
+    assert "Python" not in plan
     queries = spark._jsparkSession.sharedState().statusStore()
     before = queries.executionsCount()
     folder = Path(run(spark, log).folder)
-    # The files of the state, the frame, old states, signed logs, states of the steps, wide log, and the new states.
-    assert queries.executionsCount() - before <= 7
+    # The files of the state, the frame and its counts, old states, signed logs, states of the steps, wide log, and the
+    # new states.
+    assert queries.executionsCount() - before <= 8
+    # An output without rows is written without a query.
     late = spark.read.parquet(str(folder / "late" / "cost"))
     assert (late.schema.simpleString(), late.count()) == (
         "struct<id:bigint,F:bigint,newest_version:bigint,reason:string,cost:double>", 0,
     )  # fmt: skip
-
-
-def test_any_delta_reader_can_open_the_state(spark: Spark, log: DiffLogConfig, put: Put) -> None:
-    from deltalake import DeltaTable
-
-    put("a", "visit", [_visit(key, 1) for key in range(10)])
-    run(spark, replace(log, target=_plain(log.target)))
-    table = DeltaTable(log.state.path).to_pyarrow_table()
-    assert sorted(table.column("id").to_pylist()) == list(range(10))
-    assert set(table.column("SlowVersion").to_pylist()) == {1}
 
 
 def test_concurrent_runs_and_missing_chunks_are_refused(spark: Spark, log: DiffLogConfig, put: Put) -> None:
@@ -328,3 +339,9 @@ def test_concurrent_runs_and_missing_chunks_are_refused(spark: Spark, log: DiffL
         run(spark, log, names=["nowhere"])
     with lock_work_folder(Path(log.work)), pytest.raises(StoreError, match="another run"):
         run(spark, log)
+
+
+def test_two_runs_in_one_process(spark: Spark) -> None:
+    """The result that the tests with a cluster expect; the session is found as that of the process."""
+    assert spark is not None
+    assert version_log.two_runs({}) == version_log.EXPECTED

@@ -6,7 +6,9 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
@@ -96,6 +98,15 @@ def read_source(
 def source_files(work: Path, names: Sequence[str], source: str) -> list[Path]:
     """Return the files of one source in these chunk sets."""
     return [file for name in names for file in sorted((chunk_folder(work) / name / source).glob("*.parquet"))]
+
+
+def row_count(difflog: DiffLogConfig, facts: Mapping[str, Any]) -> int:
+    """Return the rows that a run with these facts reads, from the footers of their files."""
+    work = Path(difflog.work)
+    files = [file for source in sources(difflog) for file in source_files(work, facts["chunks"], source)]
+    for number in facts["late_from"]:
+        files += (work / "runs" / f"{number:06d}" / "late").rglob("*.parquet")
+    return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def typed_keys(

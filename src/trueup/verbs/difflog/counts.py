@@ -30,8 +30,9 @@ class StepCounts:
 
 @dataclass(frozen=True)
 class Counts:
-    """What one query over a frame has counted: keys that have a state, the steps, and further values by name."""
+    """What one query over a frame has counted: its keys, those that have a state, the steps, and values by name."""
 
+    keys: int = 0
     known: int = 0
     steps: Mapping[str, StepCounts] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -41,16 +42,16 @@ def count_rows(
     data: DataFrame, first: StateColumns, steps: Mapping[str, StepColumns], more: Mapping[str, Column]
 ) -> Counts:
     """Count the rows of all steps of a frame; `more` are further aggregates."""
-    values: list[Column] = [f.count(col(first.fast))]
+    values: list[Column] = [f.count(f.lit(1)), f.count(col(first.fast))]
     for step in steps.values():
         conditions = (col(step.applied), is_unchanged(step), is_late(step))
         values += [f.count(f.when(condition, 1)) for condition in conditions]
         values += [f.coalesce(f.sum(col(step.rows)), f.lit(0)), f.min(col(step.lowest)), f.max(col(step.highest))]
     every = [*values, *more.values()]
     found = iter(data.agg(*[value.alias(f"v{number}") for number, value in enumerate(every)]).collect()[0])
-    known = next(found)
+    keys, known = next(found), next(found)
     counted = {source: StepCounts(*[next(found) for _ in range(6)]) for source in steps}
-    return Counts(known, counted, {name: next(found) for name in more})
+    return Counts(keys, known, counted, {name: next(found) for name in more})
 
 
 def count_refused(refused: Mapping[str, DataFrame]) -> dict[str, int]:

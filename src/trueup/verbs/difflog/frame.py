@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from trueup.verbs.difflog import chunks
+from trueup.verbs.difflog import chunks, layout
 from trueup.verbs.difflog.counts import Counts
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.merge import col, collected, cols, element, quoted, time_columns
@@ -32,26 +32,32 @@ _GIVEN = "__trueup_given"
 class RunFrame:
     """The frame, and the names of the columns that hold each step and its states."""
 
+    # The rows, kept by the executors: a plan that begins with them is short, and so is the time to make it.
     data: DataFrame
+    # How they are computed.
+    plan: DataFrame
     first: StateColumns
     steps: Mapping[str, StepColumns]
     options: Mapping[str, StepOptions]
     refused: Mapping[str, DataFrame]
     glue: Glue
-    # The files of the state table that may contain one of the keys.
+    # The files of the state table that may contain one of the keys, and the buckets of the keys.
     files: tuple[str, ...]
+    buckets: tuple[int, ...]
     counts: Counts = field(default_factory=Counts)
 
     def unpersist(self) -> None:
-        """Release the cached data."""
-        self.data.unpersist()
+        """Release the rows."""
+        java = getattr(self.data, "_jdf", None)
+        if java is not None:
+            java.queryExecution().logical().rdd().unpersist(False)
 
 
 def run_frame(
     session: SparkSession, difflog: DiffLogConfig, table: StateTable, run: Run, frames: Mapping[str, DataFrame]
 ) -> RunFrame:
     """Join the inputs of a run, and add the columns of all its steps."""
-    states, files = _old_states(session, difflog, table, run, frames)
+    states, files, buckets = _old_states(session, difflog, table, run, frames)
     options = {source: _options(difflog, run, source) for source in frames}
     updates = {source: _updates(difflog, run, source, frame) for source, frame in frames.items()}
     columns = {source: _slow_columns(difflog, source, frame, options[source]) for source, frame in updates.items()}
@@ -66,7 +72,7 @@ def run_frame(
         before = steps[source].after
     data = unpacked(data, values, steps[difflog.entity.name].newest if visits is not None else "")
     refused = {source: _refused(difflog, run, frame) for source, frame in frames.items()}
-    return RunFrame(data.persist(), first, steps, options, refused, values, tuple(files))
+    return RunFrame(data.localCheckpoint(eager=False), data, first, steps, options, refused, values, files, buckets)
 
 
 def without_expired(states: DataFrame, run: Run) -> DataFrame:
@@ -129,17 +135,20 @@ def _old_states(
     table: StateTable,
     run: Run,
     frames: Mapping[str, DataFrame],
-) -> tuple[DataFrame, list[str]]:
-    """Read the files of the state table that may contain these keys; return their states and their paths."""
+) -> tuple[DataFrame, tuple[str, ...], tuple[int, ...]]:
+    """Read the files of the state table that may contain these keys; return states, paths, and buckets of the keys."""
     every = table.files(run.facts["state_version"])
     before = run.facts["outputs"].get("diff_log_0_state")
     if before is not None:
-        paths = set(before["files"])
+        paths, buckets = set(before["files"]), set(before.get("buckets", ()))
         files = [file for file in every if file.path in paths]
     else:
-        files = table.files_for(_keys(difflog, frames), every) if every else []
+        files, buckets = table.files_for(_keys(difflog, frames), every)
     schema = table.schema() or _first_schema(difflog, frames)
-    return without_expired(table.read(session, files, schema), run), [file.path for file in files]
+    # Without the states of other keys, which would be shuffled too.
+    few = layout.is_few(chunks.row_count(difflog, run.facts), files)
+    states = table.read(session, files, schema, _keys(difflog, frames) if few else None)
+    return without_expired(states, run), tuple(file.path for file in files), tuple(sorted(buckets))
 
 
 def _options(difflog: DiffLogConfig, run: Run, source: str) -> StepOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from trueup.engine.progress import Progress
 from trueup.errors import StoreError
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.frame import RunFrame, without_expired
+from trueup.verbs.difflog.layout import Layout, choose_layout
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.mark import set_mark
 from trueup.verbs.difflog.merge import col, cols
@@ -36,7 +38,8 @@ def write_old_states(difflog: DiffLogConfig, table: StateTable, run: Run, frame:
     states = states_at(known, frame.first, options, more, versions)
     write_together(run, [Output("diff_log_0_state", states, frame.counts.known)])
     of = len(table.files(run.facts["state_version"]))
-    run.done("diff_log_0_state", files=list(frame.files), of=of, **_size(run.path("diff_log_0_state")))
+    place = {"files": list(frame.files), "buckets": list(frame.buckets), "of": of}
+    run.done("diff_log_0_state", **place, **_size(run.path("diff_log_0_state")))
 
 
 def write_steps(difflog: DiffLogConfig, run: Run, frame: RunFrame, progress: Progress) -> None:
@@ -127,15 +130,26 @@ def is_committed(table: StateTable, run: Run) -> bool:
 
 
 def commit_states(session: SparkSession, difflog: DiffLogConfig, table: StateTable, run: Run, frame: RunFrame) -> None:
-    """Replace the files of the state table that were read by files with the new states, in one commit."""
-    old = set(run.facts["outputs"]["diff_log_0_state"]["files"])
+    """Write the new states, and replace the files that the layout names, in one commit."""
     every = table.files(run.facts["state_version"])
-    removed = [file for file in every if file.path in old]
+    layout = choose_layout(every, set(frame.files), set(frame.buckets), frame.counts.keys)
     if table.last_run() < run.number:
-        states = _new_states(session, difflog, table, run, frame, removed)
-        added = table.write_files(states, run.number)
-        table.commit(run.number, states.schema, added, removed, record=run.facts["record"])
-    run.done("state", removed=len(removed))
+        layout = _with_merged(session, table, layout, every)
+        states = _new_states(session, difflog, table, run, frame, layout)
+        added = table.write_files(states, run.number, changes=layout.changes_only)
+        table.commit(run.number, states.schema, added, layout.replaced, record=run.facts["record"])
+    run.done("state", removed=len(layout.replaced), changes_only=layout.changes_only)
+
+
+def _with_merged(session: SparkSession, table: StateTable, layout: Layout, every: Sequence[DataFile]) -> Layout:
+    """Add the files with keys of merged changes: without the changes, their states would be valid again."""
+    schema = table.schema()
+    if not layout.merged or schema is None:
+        return layout
+    keys = table.read(session, layout.merged, schema).select(*cols(table.key))
+    known = {file.path for file in layout.replaced}
+    files, _ = table.files_for(keys, [file for file in every if not file.has_changes and file.path not in known])
+    return replace(layout, replaced=(*layout.replaced, *files))
 
 
 def _new_states(
@@ -144,7 +158,7 @@ def _new_states(
     table: StateTable,
     run: Run,
     frame: RunFrame,
-    removed: Sequence[DataFile],
+    layout: Layout,
 ) -> DataFrame:
     """Return the states after the last step, and the untouched states from the files that are replaced."""
     last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
@@ -153,14 +167,16 @@ def _new_states(
     more = [fast] if fast is not None else []
     states = states_at(known, last, difflog.step_options(), more, fast_version_of_values())
     schema = table.schema()
-    if schema is not None and removed:
-        untouched = table.read(session, removed, schema).join(
+    if schema is not None and layout.replaced:
+        untouched = table.read(session, layout.replaced, schema).join(
             frame.data.select(*cols(difflog.entity.key)), list(difflog.entity.key), "left_anti"
         )
         states = states.unionByName(untouched, allowMissingColumns=True)
     if difflog.state.ttl_days:
         states = states.withColumn(EXPIRES, expires(difflog, states))
-    states = without_expired(states, run)
+    if not layout.changes_only:
+        # A change that has expired stays: another file may have an older state of the key.
+        states = without_expired(states, run)
     return states.select(*_ordered(difflog, states))
 
 

@@ -1,7 +1,9 @@
 """The state table: a Delta table, bucketed by a hash of the key and sorted by key within a bucket.
 
 A run reads only the files that may contain one of its keys (by bucket, and by the smallest and largest key of a file),
-and replaces these files in one atomic commit. The commit records the number of the run as an application transaction:
+and replaces these files in one atomic commit. If it changes few of their states, it leaves these files, and writes the
+changed states beside them, into files of changes (`layout`): of a key that is in both, only the change is valid. The
+commit records the number of the run as an application transaction:
 a repeated commit does nothing, and of two concurrent runs one fails.
 """
 
@@ -32,6 +34,10 @@ APPLICATION = "trueup-difflog"
 # The application transaction with the number of the record that a commit makes valid.
 _RECORD = "trueup-difflog-record"
 ROWS_PER_FILE = 100_000
+# The end of the name of a folder with files of changes.
+_CHANGES = "-changes"
+# Up to this number of rows, keys are sent to all executors instead of being shuffled with the states.
+BROADCAST_ROWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class DataFile:
     rows: int
     lowest: Any
     highest: Any
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the states in this file take precedence over those in other files."""
+        return self.path.partition("/")[0].endswith(_CHANGES)
 
 
 class StateTable:
@@ -99,10 +110,10 @@ class StateTable:
         """Return the bucket of a row, as a column."""
         return f.pmod(f.hash(*cols(self.key)), f.lit(self.buckets))
 
-    def files_for(self, keys: DataFrame, files: Sequence[DataFile]) -> list[DataFile]:
-        """Return the files that may contain one of these keys."""
+    def files_for(self, keys: DataFrame, files: Sequence[DataFile]) -> tuple[list[DataFile], set[int]]:
+        """Return the files that may contain one of these keys, and the buckets of the keys."""
         if not files:
-            return []
+            return [], set()
         first = quoted(self.key[0])
         kind = keys.schema[self.key[0]].dataType.simpleString()
         known = keys.sparkSession.createDataFrame(
@@ -113,14 +124,29 @@ class StateTable:
         # A file without statistics may contain any key.
         in_range = "lowest IS NULL OR highest IS NULL OR first_key BETWEEN lowest AND highest"
         may_contain = f.expr(f"key_bucket = file_bucket AND ({in_range})")
-        hits = searched.join(f.broadcast(known), may_contain).select("file").distinct().collect()
-        return [files[row["file"]] for row in hits]
+        hits = searched.join(f.broadcast(known), may_contain, "left").select("key_bucket", "file").distinct().collect()
+        numbers = {row["file"] for row in hits if row["file"] is not None}
+        return [files[number] for number in sorted(numbers)], {row["key_bucket"] for row in hits}
 
-    def read(self, session: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:
-        """Read the rows of these files; columns that a file does not have are NULL.
+    def read(
+        self, session: SparkSession, files: Sequence[DataFile], schema: StructType, keys: DataFrame | None = None
+    ) -> DataFrame:
+        """Read the states in these files, of each key once; columns that a file does not have are NULL.
 
-        Raises StoreError if a file is missing.
+        `keys` are the keys to read, if they are few. Raises StoreError if a file is missing.
         """
+        changes = [file for file in files if file.has_changes]
+        plain = [file for file in files if not file.has_changes]
+        if not (changes and plain):
+            return self._read(session, files, schema, keys)
+        others, changed = (self._read(session, part, schema, keys) for part in (plain, changes))
+        newer = changed.select(*cols(self.key))
+        newer = f.broadcast(newer) if sum(file.rows for file in changes) <= BROADCAST_ROWS else newer
+        return others.join(newer, list(self.key), "left_anti").unionByName(changed)
+
+    def _read(
+        self, session: SparkSession, files: Sequence[DataFile], schema: StructType, keys: DataFrame | None
+    ) -> DataFrame:
         for file in files:
             if not (self.path / file.path).exists():
                 raise StoreError(
@@ -128,7 +154,8 @@ class StateTable:
                     cure="restore the file from a backup; the states in it are lost otherwise",
                 )
         paths = [str(self.path / file.path) for file in files]
-        return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+        rows = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+        return rows if keys is None else rows.join(f.broadcast(keys), list(self.key), "left_semi")
 
     def schema(self) -> StructType | None:
         """Return the schema of the table without the bucket, or None if the table does not exist."""
@@ -138,10 +165,10 @@ class StateTable:
         full = StructType.fromJson({"type": "struct", "fields": [_spark_field(field) for field in fields]})
         return StructType([field for field in full.fields if field.name != BUCKET])
 
-    def write_files(self, states: DataFrame, run: int) -> list[Path]:
+    def write_files(self, states: DataFrame, run: int, *, changes: bool = False) -> list[Path]:
         """Write the files of the next commit into a folder of the run; a repeated call starts over."""
-        folder = self._folder_of(run)
-        shutil.rmtree(folder, ignore_errors=True)
+        self.discard_files(run)
+        folder = self._folder_of(run, changes=changes)
         order = [BUCKET, *[quoted(name) for name in self.key]]
         (
             states.withColumn(BUCKET, self.bucket_of())
@@ -218,10 +245,11 @@ class StateTable:
 
     def discard_files(self, run: int) -> None:
         """Remove the files that a run has written but not committed."""
-        shutil.rmtree(self._folder_of(run), ignore_errors=True)
+        for changes in (False, True):
+            shutil.rmtree(self._folder_of(run, changes=changes), ignore_errors=True)
 
-    def _folder_of(self, run: int) -> Path:
-        return self.path / f"run-{run:06d}"
+    def _folder_of(self, run: int, *, changes: bool) -> Path:
+        return self.path / f"run-{run:06d}{_CHANGES if changes else ''}"
 
     def _open(self, version: int | None = None) -> Any:
         from deltalake import DeltaTable

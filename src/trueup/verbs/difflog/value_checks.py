@@ -126,8 +126,6 @@ def _overflow(
     """Return which sum is too large for the type of its column; None if none is."""
     if not re.search("OVERFLOW|OUT_OF_RANGE", str(error.getCondition())):
         return None
-    # Without the cache, which would compute the sums again, only the old values are read.
-    frame.unpersist()
     key = cols(difflog.entity.key)
     for name in [name for name, rule in difflog.rules.items() if rule.name == "sum"]:
         parts = [(one, one.schema[name].dataType.simpleString()) for one in updates.values() if name in one.columns]
@@ -136,7 +134,8 @@ def _overflow(
         values = [one.select(*key, col(name).cast("decimal(38,9)").alias(name)) for one, _ in parts]
         if name in frame.first.columns:
             old = col(frame.first.columns[name])
-            values.append(frame.data.select(*key, old.cast("decimal(38,9)").alias(name)))
+            # By the plan, because only the old values are needed; the rows would compute the sums again.
+            values.append(frame.plan.select(*key, old.cast("decimal(38,9)").alias(name)))
         sums = reduce(lambda one, other: one.union(other), values).groupBy(*key).agg(f.sum(quoted(name)).alias(name))
         row = sums.where(f.expr(f"try_cast({quoted(name)} AS {parts[0][1]})").isNull() & col(name).isNotNull()).first()
         if row is not None:

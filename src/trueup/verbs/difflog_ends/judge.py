@@ -1,7 +1,8 @@
 """Judges every key of a log: whether one row is left after collapsing, and whether it is the one in the state table.
 
 The values of the row, its two version columns and its dropped columns are compared with the state. The rows of a
-version, which cancel each other, are compared with one another.
+version, which cancel each other, are compared with one another. `recompute` adds the keys whose state is not the one
+that their rows in the chunk sets imply.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from trueup.report.difflog import PROBLEM_TEXTS
 from trueup.report.model import EXIT_CODES, Verdict
 from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, VERSION, DiffLogConfig
+from trueup.verbs.difflog_ends.recompute import COMPUTED
 
 # The columns with the versions left after collapsing, and with the columns in which rows of one version differ; names
 # that no column of a user has.
 STANDING, UNEQUAL = "trueup standing", "trueup unequal"
 
 PROBLEMS = tuple(PROBLEM_TEXTS)
+# The column of judged keys that names what differs, per problem.
+_LISTED = {"state": "differing", "rows": "unequal", "computed": "computed"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Proof:
     differing_version: int = 0
     differing_state: int = 0
     differing_rows: int = 0
+    differing_computed: int = 0
     # Keys of `standing_twice` whose fast supplier wrote a newer version, which the next run cancels.
     waiting: int = 0
     # Keys of the fast supplier that no run has processed yet.
@@ -63,6 +68,9 @@ class Proof:
     examples: tuple[Example, ...] = ()
     # Files of the state table that are not as a run has written them.
     altered_files: tuple[str, ...] = ()
+    # Keys whose states were computed again from the chunk sets; and what the proof cannot check any more.
+    computed: int = 0
+    unchecked: tuple[str, ...] = ()
     # The reasons for the verdict INCOMPLETE.
     incomplete: tuple[str, ...] = ()
     compared_columns: tuple[str, ...] = field(default=())
@@ -109,15 +117,17 @@ class Judged:
         rows: DataFrame,
         state: DataFrame | None,
         columns: Sequence[str],
+        computed: DataFrame | None = None,
     ) -> None:
         """Judge every key of the log and of the state.
 
         `net` has the versions left per key and the columns in which rows of a version differ, `rows` the rows left
-        after collapsing, `state` is a `compared_state`, `columns` are those to compare.
+        after collapsing, `state` is a `compared_state`, `columns` are those to compare. `computed` has the keys whose
+        states differ from those that were computed again.
         """
         self._difflog, self._columns = difflog, columns
         self._missing = [name for name in state_columns(difflog, state) if name not in columns]
-        self._keys = _judged(difflog, net, rows, state, columns)
+        self._keys = _judged(difflog, net, rows, state, columns, computed)
 
     def proof(self, limit: int) -> Proof:
         """Count the keys by problem, and collect at most `limit` examples."""
@@ -136,6 +146,7 @@ class Judged:
             differing_version=by_problem["version"],
             differing_state=by_problem["state"],
             differing_rows=by_problem["rows"],
+            differing_computed=by_problem["computed"],
             waiting=sum(row["n"] for row in counts if row["waiting"]),
             only_fast=sum(row["n"] for row in counts if row["only_fast"]),
             expired=sum(row["n"] for row in counts if row["expired"]),
@@ -157,13 +168,18 @@ class Judged:
             {name: row[f"k{number}"] for number, name in enumerate(self._difflog.entity.key)},
             row["problem"],
             tuple((version[VERSION], version["net"]) for version in row["standing"] or ()),
-            tuple({"state": row["differing"], "rows": row["unequal"]}.get(row["problem"]) or ()),
+            tuple(row[_LISTED[row["problem"]]] or ()) if row["problem"] in _LISTED else (),
             row["waiting"],
         )
 
 
 def _judged(
-    difflog: DiffLogConfig, net: DataFrame, rows: DataFrame, state: DataFrame | None, columns: Sequence[str]
+    difflog: DiffLogConfig,
+    net: DataFrame,
+    rows: DataFrame,
+    state: DataFrame | None,
+    columns: Sequence[str],
+    computed: DataFrame | None,
 ) -> DataFrame:
     """Return one row per key: its problem or NULL, the versions left, and the columns that differ.
 
@@ -178,6 +194,10 @@ def _judged(
     row = f.struct(*_values(rows, typed, columns)).alias("row")
     standing = _renamed(difflog, rows, typed, f.col(VERSION).alias("once"), row)
     joined = log.join(_known(difflog, log, state, columns), keys, "full_outer").join(standing, [*keys, "once"], "left")
+    if computed is None:
+        joined = joined.withColumn("computed", f.lit(None).cast("array<string>"))
+    else:
+        joined = joined.join(_renamed(difflog, computed, typed, col(COMPUTED).alias("computed")), keys, "full_outer")
     differing = [
         f.when(~f.col(f"row.c{number}").eqNullSafe(f.col(f"known.values.c{number}")), f.lit(name))
         for number, name in enumerate(columns)
@@ -190,6 +210,7 @@ def _judged(
         "standing",
         "differing",
         "unequal",
+        "computed",
         problem.alias("problem"),
         waiting.alias("waiting"),
         only_fast.alias("only_fast"),
@@ -243,6 +264,7 @@ def _problem_sql(difflog: DiffLogConfig) -> str:
         WHEN once <> known.expected THEN 'version'
         WHEN known IS NOT NULL AND once IS NOT NULL AND (row IS NULL OR size(differing) > 0) THEN 'state'
         WHEN size(unequal) > 0 THEN 'rows'
+        WHEN size(computed) > 0 THEN 'computed'
     END"""
 
 

@@ -2,7 +2,8 @@
 
 The ClickHouse table, or the log as DataFrames, is reduced per key to the versions whose signs do not add up to zero,
 to the columns in which rows of one version differ, and to the rows that are left after collapsing; `judge` joins them
-with the state. ClickHouse exports Parquet files, so that the driver holds only the counts and a few examples.
+with the state. ClickHouse exports Parquet files, so that the driver holds only the counts and a few examples. The
+states are computed again from the chunk sets by `recompute`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from trueup.config.files import PartFile
+from trueup.config.wording import counted
 from trueup.db.clickhouse import identifier, literal, names
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, ConfigError
@@ -25,6 +27,7 @@ from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
 from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, DiffLogConfig
 from trueup.verbs.difflog_ends.judge import STANDING, UNEQUAL, Judged, Proof, comparable, compared_state, state_columns
+from trueup.verbs.difflog_ends.recompute import Recomputed
 
 EXAMPLES = 20
 # The table is sorted by key and version, so that signs are added up key by key with little memory.
@@ -38,10 +41,12 @@ def prove_clickhouse(
     *,
     limit: int = EXAMPLES,
     to: Path | None = None,
+    computed: Recomputed | None = None,
 ) -> Proof:
     """Prove the ClickHouse table against the state table (None if it does not exist).
 
-    The proof has at most `limit` examples; every key with a problem is written to the file `to`.
+    The proof has at most `limit` examples; every key with a problem is written to the file `to`. `computed` is the
+    comparison of the states with those that were computed again.
     """
     with open_target(difflog.target) as house, _folder(difflog) as folder:
         existing = house.columns()
@@ -55,7 +60,7 @@ def prove_clickhouse(
         _export(house, difflog, columns, [name for name in existing if name not in (*required, *columns)], folder)
         net = session.read.parquet(str(folder / "net.parquet"))
         rows = session.read.parquet(str(folder / "rows.parquet"))
-        return _proof(Judged(difflog, net, rows, state, columns), limit, to)
+        return _proof(Judged(difflog, net, rows, state, columns, _wrong(computed)), limit, to)
 
 
 def prove_log(
@@ -66,6 +71,7 @@ def prove_log(
     *,
     limit: int = EXAMPLES,
     to: Path | None = None,
+    computed: Recomputed | None = None,
 ) -> Proof:
     """Prove the logs: the rows of the fast supplier (key, fast version, sign) and all rows of the slow supplier."""
     state = None if state is None else compared_state(state)
@@ -76,7 +82,24 @@ def prove_log(
     plus = slow_log.where((f.col(SIGN) > 0) & (f.col(VERSION) >= difflog.multiplier))
     rows = plus.select(*key, f.col(VERSION).cast("long").alias(VERSION), *cols(columns))
     rows = rows.dropDuplicates([*difflog.entity.key, VERSION])
-    return _proof(Judged(difflog, net, rows, state, columns), limit, to)
+    return _proof(Judged(difflog, net, rows, state, columns, _wrong(computed)), limit, to)
+
+
+def with_computed(proof: Proof, computed: Recomputed | None, *, why_not: str) -> Proof:
+    """Return the proof with what was computed again, and what was not; `why_not` is the reason if nothing was."""
+    if computed is None:
+        return replace(proof, unchecked=(f"the states were not computed again from the chunk sets: {why_not}",))
+    unchecked = [f"column {name} was not computed again: its rule is an expression" for name in computed.skipped]
+    if computed.first > 1:
+        unchecked.append(
+            f"the chunk sets before run {computed.first} are removed, or are from before a migration: its old states"
+            f" were taken as they are, and {counted(computed.untouched, 'key')} were not computed again"
+        )
+    return replace(proof, computed=computed.keys, unchecked=tuple(unchecked))
+
+
+def _wrong(computed: Recomputed | None) -> DataFrame | None:
+    return computed.wrong if computed and computed.differing else None
 
 
 def _net(fast_log: DataFrame, slow_log: DataFrame, difflog: DiffLogConfig) -> DataFrame:

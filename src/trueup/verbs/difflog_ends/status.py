@@ -25,8 +25,9 @@ class DiffLogStatus:
     waiting: tuple[str, ...] = ()
     # Late rows per source that a run with `rejoin_late` applies.
     late: dict[str, int] = field(default_factory=dict)
-    # The state table.
+    # The state table: states, and how many of these may be changes of others, which count twice until they are merged.
     states: int = 0
+    changed: int = 0
     files: int = 0
 
 
@@ -44,6 +45,7 @@ def status(difflog: DiffLogConfig) -> DiffLogStatus:
         waiting=tuple(chunks.waiting_chunks(runs.work, runs.taken_chunks())),
         late=_late_rows(runs, difflog),
         states=sum(file.rows for file in files),
+        changed=sum(file.rows for file in files if file.has_changes),
         files=len(files),
     )
 

@@ -45,7 +45,9 @@ def prune(difflog: DiffLogConfig, *, keep: int, execute: bool) -> Pruned:
         late = runs.late_runs()
         old = [run for run in every[: max(0, len(every) - keep)] if run.is_finished]
         names = list(dict.fromkeys(name for run in old for name in run.facts["chunks"]))
-        by_run = {run: list(_outputs(run, keep_late=run.number in late)) for run in old}
+        # A proof reads the late rows that a kept run has joined.
+        joined = {number for run in every if run not in old for number in run.facts["late_from"]}
+        by_run = {run: list(_outputs(run, keep_late=run.number in {*late, *joined})) for run in old}
         by_set = {name: list(_chunks(difflog, work, name)) for name in names}
         result = Pruned(
             execute,

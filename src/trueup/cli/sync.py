@@ -209,8 +209,8 @@ def ddl(applies: bool, timeout: float, **options: Any) -> int:
 
     Tables and columns are recognized by their numbers, so a rename is not a drop. Each table is one transaction, with
     short attempts for its locks. Rows that would have to be converted are deleted and copied again by the rounds.
-    Tables that were dropped on the source are dropped on the target only by this command. The exit code is 2 if a
-    statement was not applied.
+    Tables that were dropped on the source are dropped on the target only by this command. With --apply the exit code
+    is 2 if a statement was not applied, or if a difference is left that has to be removed by hand.
 
     \b
     Examples:
@@ -226,8 +226,9 @@ def ddl(applies: bool, timeout: float, **options: Any) -> int:
         return 0
     done = sync.apply_ddl(timeout=timeout)
     values = [{"table": each.change.table, "problem": each.problem} for each in done]
-    show({"applied": values}, applied_text(done), as_json=as_json)
-    return 2 if any(each.problem for each in done) else 0
+    notes = sync.ddl().notes
+    show({"applied": values, "by_hand": list(notes)}, applied_text(done, notes), as_json=as_json)
+    return 2 if notes or any(each.problem for each in done) else 0
 
 
 @sync.command()

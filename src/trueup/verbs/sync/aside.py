@@ -15,6 +15,7 @@ from trueup.db.foreign_keys import read_foreign_keys
 from trueup.db.names import display_name
 from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import LARGE_OBJECTS, Plan, Problem, SyncTable
+from trueup.verbs.sync.target_schema.plan_target import KEY_CURE
 
 SEQUENCE = "sequence "
 SAME = "make both tables the same: trueup sync ddl"
@@ -112,7 +113,7 @@ def _with_cure(problem: Problem) -> Problem:
     if problem.cure.startswith("create the table there"):
         cure = f"create and add it: trueup sync ddl --apply; or exclude it: trueup sync remove {problem.where}"
         return replace(problem, cure=cure)
-    return replace(problem, cure=SAME) if problem.cure in SAME else problem
+    return replace(problem, cure=SAME) if problem.cure in SAME or problem.cure == KEY_CURE else problem
 
 
 def _not_a_member(name: str, former: Member | None, names: Mapping[int, str], target_oid: int = 0) -> Problem:

@@ -133,6 +133,13 @@ def numbers(source: Connection, name: str, oids: Iterable[int]) -> list[int]:
     return [number for (number,) in rows]
 
 
+def recorded(source: Connection, name: str) -> set[int]:
+    """Return the oids of the tables whose changes are recorded."""
+    query = sql.SQL('SELECT "table"::oid::bigint FROM {} WHERE tube = %s AND detached_at IS NULL')
+    rows = source.execute(query.format(sql.Identifier(LOG_SCHEMA, "sources")), [name]).fetchall()
+    return {oid for (oid,) in rows}
+
+
 def set_limit(log: Session, name: str, max_bytes: int) -> None:
     """Set the maximum size of the change log in bytes; 0: no limit. At the limit, changes are not recorded any more."""
     log.call("tube_limit", name, max_bytes or None)

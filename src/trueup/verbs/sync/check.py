@@ -42,7 +42,11 @@ def create(request: SyncRequest, source: Connection, target: Connection, log: Se
     chain.origins(source, target, sync_id, map(str, plan.tables), request.target.name)
     state.install(target)
     phase = "making" if request.scope.create_schema else "copying"
-    state.create(target, request.scope, sync_id, state.identity(source), plan.tables, phase=phase)
+    with target.transaction():
+        state.create(target, request.scope, sync_id, state.identity(source), plan.tables, phase=phase)
+        if not request.scope.create_schema:
+            # What is changed on the source from now on is recognized.
+            members.record(source, target, request.name, plan.tables)
     return state.expect(target, request.name, state.identity(source), request.target.name)
 
 
@@ -109,20 +113,7 @@ def plan_live(
 ) -> tuple[Plan, list[Problem]]:
     """Plan a started sync again; return the plan of what can be synced, and the problems of what is set aside."""
     plan = plan_present(source, target, stored, names, is_brief=is_brief)
-    known, present = members.read(target, stored.sync), members.names_by_oid(source)
-    if known:
-        return aside.split(plan, known, present)
-    # The tables are not recorded yet: they are known by their names only.
-    named = [table for table in plan.tables if str(table) in stored.tables]
-    known = {table.oid: members.Member(str(table), table.oid, table.target_oid, {}) for table in named}
-    plan, problems = aside.split(plan, known, present)
-    cure = "if it is not needed on the target either, drop it there"
-    problems += [
-        Problem(name, "it was dropped or renamed on the source after the sync was started", cure)
-        for name in stored.tables
-        if name not in present.values()
-    ]
-    return plan, problems
+    return aside.split(plan, members.read(target, stored.sync), members.names_by_oid(source))
 
 
 def plan_present(

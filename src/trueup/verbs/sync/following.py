@@ -12,7 +12,7 @@ import psycopg
 from trueup.engine.progress import Progress
 from trueup.errors import QueryError
 from trueup.verbs.sync.link import Link, Opened
-from trueup.verbs.sync.model import Outdated, Problem, Round
+from trueup.verbs.sync.model import Outdated, Problem, Refused, Round
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.totals import Totals, Until
 
@@ -127,7 +127,7 @@ class Following:
             if not name:
                 raise
             self._refused[name] = f"the target refused its rows: {known.message}"
-            raise Outdated([f"the target refused rows of {name}"]) from error
+            raise Refused([f"the target refused rows of {name}"]) from error
         except Outdated:
             self._refused.clear()
             raise

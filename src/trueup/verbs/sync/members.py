@@ -38,6 +38,36 @@ class Member:
         return schema.text, table.text
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """A table of the source, its columns and their numbers."""
+
+    oid: int
+    name: TableName
+    columns: tuple[tuple[str, int], ...]
+
+
+def numbered(source: Connection, tables: Mapping[int, TableName]) -> list[Numbered]:
+    """Return these tables with the numbers of their columns."""
+    columns = _columns(source, list(tables))
+    return [
+        Numbered(oid, name, tuple((column, number) for column, (number, _) in columns[oid].items()))
+        for oid, name in tables.items()
+    ]
+
+
+def record_created(target: Connection, sync: str, tables: Iterable[Numbered]) -> list[str]:
+    """Record tables that the open transaction of the sync has created like these, and return their names."""
+    by_name = {display_name(*table.name): table for table in tables}
+    oids = {name: oid for oid, name in names_by_oid(target).items() if name in by_name}
+    present = _columns(target, list(oids.values()))
+    for name, oid in oids.items():
+        table, on_target = by_name[name], present[oid]
+        columns = {column: (number, on_target[column][0]) for column, number in table.columns if column in on_target}
+        _set(target, sync, Member(name, table.oid, oid, columns))
+    return list(oids)
+
+
 def read(target: Connection, sync: str) -> dict[int, Member]:
     """Return the tables of a sync by their oids on the source."""
     rows = target.execute(state.statement("members"), [sync]).fetchall()
@@ -143,11 +173,6 @@ def quoted_names(target: Connection, members: Iterable[Member]) -> list[str]:
     return sorted(sql.Identifier(*member.table).as_string(target) for member in members)
 
 
-def quoted(names: Iterable[str]) -> list[str]:
-    """Return display names of tables as in a statement."""
-    return [sql.Identifier(*(part.text for part in parse_table_name(name))).as_string(None) for name in names]
-
-
 @dataclass(frozen=True)
 class Enum:
     """An enum, and the tables with columns whose types contain it."""
@@ -180,13 +205,13 @@ def with_shapes(tables: Iterable[SyncTable], shapes: Mapping[str, str]) -> list[
     return [replace(table, shape=shapes[table.quoted_name]) for table in tables]
 
 
-def names_by_oid(source: Connection) -> dict[int, str]:
-    """Return the names of all tables of the source."""
+def names_by_oid(connection: Connection) -> dict[int, str]:
+    """Return the names of all tables of a database."""
     query = (
         "SELECT c.oid::bigint, n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n"
         " ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'f', 'm')"
     )
-    return {oid: display_name(schema, name) for oid, schema, name in source.execute(query).fetchall()}
+    return {oid: display_name(schema, name) for oid, schema, name in connection.execute(query).fetchall()}
 
 
 def turned(tables: Iterable[SyncTable]) -> list[SyncTable]:

@@ -104,6 +104,10 @@ class Outdated(CheckFailed):
     """A synced table is not as it was when the link was opened: open the link again, which sets the table aside."""
 
 
+class Refused(Outdated):
+    """The target refused rows of a table: the next link sets the table aside."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a sync will do, or why it cannot."""

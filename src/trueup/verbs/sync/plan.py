@@ -177,6 +177,12 @@ def not_created(source: Connection, scope: Scope, live: Container[int] | None = 
     return find_left_out(source, outside).relations
 
 
+def created_tables(source: Connection, scope: Scope) -> dict[int, TableName]:
+    """Return the tables of the sync that --create-schema creates, by their oids on the source."""
+    chosen, _ = _chosen(source, scope, [], is_started=True)
+    return {row["oid"]: (row["schema"], row["name"]) for row in chosen if row["kind"] in "rp" and not row["extension"]}
+
+
 def _relations(connection: Connection) -> list[dict[str, Any]]:
     return [row for row in _records(connection, "relations") if not row["is_ours"]]
 

@@ -83,17 +83,12 @@ def _names(tables: Iterable[SyncTable]) -> _Names:
     )
 
 
-def _stored_names(source: Connection, target: Connection, stored: state.State) -> _Names:
-    """Return the tables of a sync before they are checked; before they are recorded, they are known by names only."""
-    if known := members.read(target, stored.sync):
-        return _Names(
-            list(known), [member.target_oid for member in known.values()], members.quoted_names(target, known.values())
-        )
-    on_source, on_target = (
-        [oid for oid, name in members.names_by_oid(connection).items() if name in stored.tables]
-        for connection in (source, target)
+def _stored_names(target: Connection, stored: state.State) -> _Names:
+    """Return the tables of a sync before they are checked."""
+    known = members.read(target, stored.sync)
+    return _Names(
+        list(known), [member.target_oid for member in known.values()], members.quoted_names(target, known.values())
     )
-    return _Names(on_source, on_target, members.quoted(stored.tables))
 
 
 def _shapes(source: Connection, target: Connection, names: _Names) -> tuple[Shapes, Shapes]:
@@ -117,7 +112,7 @@ def record_changes(
     Return the plan, its tables as the change log has them, and their fingerprints: every change that is later than the
     check and the triggers differs from these.
     """
-    names = _stored_names(source, target, stored)
+    names = _stored_names(target, stored)
     for attempt in range(_ATTEMPTS):
         # Before the check: a change between the two is noticed below.
         watched = Watched(source, target, _shapes(source, target, names))
@@ -127,7 +122,8 @@ def record_changes(
         plan, problems = check.plan_live(source, target, stored, request.node_names)
         check.refuse(plan)
         if not attempt:
-            _install(request, log, source, target, stored, plan, epoch)
+            owner = changelog.Owner(stored.id, state.identity(target))
+            changelog.install(log, request.name, owner, (), timeout=0, is_claimed=stored.is_claimed_by_start)
         tables = _attach(request, log, watched, plan.tables)
         names = _names(plan.tables)
         if len(tables) == len(plan.tables) and shapes.keys() >= {*names.quoted} and not watched.changed(plan.tables):
@@ -142,24 +138,6 @@ def record_changes(
     if not problems:
         watched = replace(watched, checked=Checked(plan, shape.without_triggers(), shapes))
     return plan, tuple(members.with_shapes(tables, shapes)), watched
-
-
-def _install(
-    request: SyncRequest,
-    log: Session,
-    source: Connection,
-    target: Connection,
-    stored: state.State,
-    plan: Plan,
-    epoch: int,
-) -> None:
-    if not members.read(target, request.name):
-        with state.writing(target, request.name, epoch):
-            members.record(source, target, request.name, plan.tables, no_others=True)
-            # A table that was changed before this is added later, as a new table.
-            state.set_tables(target, request.name, [str(table) for table in plan.tables], stored.named, stored.left_out)
-    owner, is_claimed = changelog.Owner(stored.id, state.identity(target)), stored.is_claimed_by_start
-    changelog.install(log, request.name, owner, (), timeout=0, is_claimed=is_claimed)
 
 
 def _attach(request: SyncRequest, log: Session, watched: Watched, tables: Sequence[SyncTable]) -> tuple[SyncTable, ...]:

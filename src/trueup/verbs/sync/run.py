@@ -21,8 +21,7 @@ from trueup.verbs.sync.following import FollowDdl, Following
 from trueup.verbs.sync.link import Opened, open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
 from trueup.verbs.sync.naming import identified, identified_new
-from trueup.verbs.sync.plan import not_created
-from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.target_schema import create_schema
 from trueup.verbs.sync.totals import Totals, Until
@@ -58,8 +57,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
             history.refuse(source, stored, request.node_names)
         epoch = state.take_over(target, request.name)
         if stored.phase == "making":
-            left_out = not_created(source, Scope(request.name, stored.named, stored.left_out))
-            create_schema.make_tables(request, source, stored, epoch, left_out, progress)
+            create_schema.make_tables(request, source, stored, epoch, progress)
         if stored.phase == "running":
             plan, problems = check.plan_live(source, target, stored, request.node_names)
             check.refuse(plan)

@@ -22,7 +22,7 @@ from trueup.verbs.sync import aside, history, members, reshaped, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.following import Following
 from trueup.verbs.sync.link import Checked, Link, Opened, read_shape
-from trueup.verbs.sync.model import Outdated, Plan, SyncTable, application
+from trueup.verbs.sync.model import Outdated, Plan, Refused, SyncTable, application
 from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
@@ -31,7 +31,7 @@ from trueup.verbs.sync.target_schema import create_schema
 from trueup.verbs.sync.target_schema.dump import DumpAhead, dumped_ahead
 
 # How often indexes are built again because a table was changed meanwhile.
-_ATTEMPTS = 5
+ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -192,18 +192,20 @@ def build(
             # While the tables are checked. It is not used if they were changed meanwhile.
             left_out = not_created(opened.source, Scope(opened.name, stored.named, stored.left_out))
             ahead = stack.enter_context(dumped_ahead(request, opened.source, opened.target, left_out))
-        for attempt in range(_ATTEMPTS):
+        attempts = 1
+        while True:
             try:
                 link = following.link(opened)
                 with following.errors(link):
                     _build(request, link, slots, progress, opened.checked, ahead)
                 return replace(link.plan, problems=link.aside)
             except Outdated as error:
-                if attempt + 1 == _ATTEMPTS:
+                # A table whose rows are refused is set aside until a table is changed again: these end by themselves.
+                attempts += not isinstance(error, Refused)
+                if attempts > ATTEMPTS:
                     raise
                 progress.say(f"{error.message}: checking all tables again")
                 opened = replace(opened, checked=None)
-    raise AssertionError("unreachable")
 
 
 def _build(

@@ -88,7 +88,24 @@ def apply(
                 done.append(Applied(wanted))
             except (TrueupError, psycopg.Error) as error:
                 done.append(Applied(wanted, str(error_from_server(error, request.target))))
+        done += _add_unrecorded(request, source, target, stored)
     return done, found
+
+
+def _add_unrecorded(request: SyncRequest, source: Connection, target: Connection, stored: State) -> list[Applied]:
+    """Add the tables of the sync that are in step now, and were not when `start` began to record changes."""
+    missing = members.read(target, stored.sync).keys() - changelog.recorded(source, stored.sync)
+    if not missing:
+        return []
+    plan, _ = check.plan_live(source, target, stored, request.node_names)
+    done: list[Applied] = []
+    for change in (Change(str(table), (), creates=True) for table in plan.tables if table.oid in missing):
+        try:
+            change_tables.add(request, [change.table])
+            done.append(Applied(change))
+        except (TrueupError, psycopg.Error) as error:
+            done.append(Applied(change, str(error_from_server(error, request.source))))
+    return done
 
 
 class Follower:

@@ -18,6 +18,8 @@ class Statement:
     expressions: tuple[str, ...] = ()
     # What it does with all rows of the target while it holds its lock; "": nothing.
     cost: str = ""
+    # It creates a foreign key, or validates one.
+    is_reference: bool = False
 
 
 @dataclass(frozen=True)

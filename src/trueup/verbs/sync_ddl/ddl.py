@@ -26,6 +26,7 @@ from trueup.verbs.sync_ddl.compared import Compared, compare
 from trueup.verbs.sync_ddl.labels import label_changes
 
 _READS, _REWRITES, _BUILDS = "reads the whole table", "may rewrite the whole table", "reads the table to build an index"
+_ONLY = "exists only on the target: drop it there, or create it on the source"
 _TEMPORARY = "trueup_renamed_{}"
 
 
@@ -76,19 +77,19 @@ def find(
     freed = {present.table for _, present in renamed} - {wanted.table for wanted, _ in renamed}
     changes, concerned = label_changes(source, target, on_source, notes)
     changes += [*renames, *_sequences(source, target, problems)]
-    changes += [
-        _created(target, on_source[oid], notes)
-        for oid in dict.fromkeys(new)
-        if oid in on_source and (on_source[oid].table in freed or not _exists(target, on_source[oid]))
-    ]
+    references: list[Change] = []
+    for oid in dict.fromkeys(new):
+        if oid in on_source and (on_source[oid].table in freed or not _exists(target, on_source[oid])):
+            changes += _without_references(_created(target, on_source[oid], notes), references)
     compared = compare(source, target, _same_names(pairs))
     altered: set[TableName] = set()
     for member, wanted, present in pairs:
         is_aside = member.name in aside or str(wanted) in aside
         change = _altered(member, wanted, present, notes, compared, is_aside=is_aside)
         if change.statements:
-            changes.append(change)
+            changes += _without_references(change, references)
             altered |= {wanted.table, *_partition_names(wanted), *_partition_names(present)}
+    changes += references
     notes += compared.by_hand(altered, {wanted.table for _, wanted, _ in pairs})
     changes += [
         _dropped(on_target[member.target_oid])
@@ -105,6 +106,15 @@ def find(
         and not any(note.startswith(f"{problem.where}: ") for note in notes)
     ]
     return Differences(tuple(changes), tuple(dict.fromkeys(notes)))
+
+
+def _without_references(change: Change, references: list[Change]) -> list[Change]:
+    """Move new foreign keys out of a change, to `references`: the keys that they need may be created after it."""
+    late = tuple(each for each in change.statements if each.is_reference)
+    if late:
+        references.append(replace(change, statements=late, empties=False, creates=False))
+    change = replace(change, statements=tuple(each for each in change.statements if not each.is_reference))
+    return [change] if change.statements else []
 
 
 def _same_names(pairs: Iterable[tuple[Member, Definition, Definition]]) -> frozenset[TableName]:
@@ -213,15 +223,23 @@ def _altered(
             matched[column["number"]] = other
             used.add(other["number"])
     statements += _renamed_columns(alter, wanted, matched)
-    carried = {second for _, second in member.columns.values()}
+    carried, extra = {second for _, second in member.columns.values()}, list[dict[str, Any]]()
     for column in present.columns:
         if column["number"] not in used and column["number"] in carried:
             statements.append(Statement(f"{alter} DROP COLUMN {quoted_name(column['name'])}", drops=True))
         elif column["number"] not in used:
+            extra.append(column)
             notes.append(f"{wanted}: column {column['name']} exists only on the target, and the sync did not carry it")
     empties = False
     for column in wanted.columns:
-        if column["number"] not in matched:
+        if column["number"] in matched:
+            continue
+        if others := [other["name"] for other in extra if other["type"] == column["type"]]:
+            notes.append(
+                f"{wanted}: column {column['name']} does not exist on the target: if it is {' or '.join(others)},"
+                " rename that one; else drop that one, or add the new one"
+            )
+        else:
             statements += _added_column(alter, column)
             empties |= bool(column["not_null"] and not column["generated"])
     for column in wanted.columns:
@@ -375,25 +393,41 @@ def _constraints(
     known = {constraint["name"]: constraint for constraint in present.constraints}
     statements: list[Statement] = []
     for constraint in wanted.constraints:
-        name, definition = quoted_name(constraint["name"]), constraint["definition"]
-        is_replaced = False
-        if (former := known.get(constraint["name"])) is not None:
-            is_replaced = compared.differs("constraint", wanted.table, constraint["name"], "definition", "index")
-            if not is_replaced and constraint["validated"] and not former["validated"]:
-                statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", cost=_READS))
-            if not is_replaced:
-                continue
-            statements.append(Statement(f"{alter} DROP CONSTRAINT {name}", drops=True))
-        # Checked by a statement of its own, after the code that it would run was checked.
-        late = constraint["kind"] in "cf" and not (constraint["kind"] == "f" and wanted.kind == "p")
-        text = f"{alter} ADD CONSTRAINT {name} {definition}{' NOT VALID' if late else ''}"
-        cost = "" if late else _READS if constraint["kind"] == "f" else _BUILDS
-        # What it replaces is dropped: one is not done without the other.
-        statements.append(Statement(text, drops=is_replaced, expressions=tuple(constraint["expressions"]), cost=cost))
-        if late and constraint["validated"]:
-            statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", drops=is_replaced, cost=_READS))
+        statements += [
+            replace(each, is_reference=constraint["kind"] == "f")
+            for each in _constraint(alter, wanted, constraint, known.get(constraint["name"]), compared)
+        ]
     names = {constraint["name"] for constraint in wanted.constraints}
-    notes += [f"{wanted}: the constraint {name} exists only on the target" for name in sorted(known.keys() - names)]
+    notes += [f"{wanted}: the constraint {name} {_ONLY}" for name in sorted(known.keys() - names)]
+    return statements
+
+
+def _constraint(
+    alter: str,
+    wanted: Definition,
+    constraint: Mapping[str, Any],
+    former: Mapping[str, Any] | None,
+    compared: Compared,
+) -> list[Statement]:
+    """Return the statements for a constraint; `former` is the one of the target with its name."""
+    name, definition = quoted_name(constraint["name"]), constraint["definition"]
+    statements: list[Statement] = []
+    is_replaced = False
+    if former is not None:
+        is_replaced = compared.differs("constraint", wanted.table, constraint["name"], "definition", "index")
+        if not is_replaced and constraint["validated"] and not former["validated"]:
+            return [Statement(f"{alter} VALIDATE CONSTRAINT {name}", cost=_READS)]
+        if not is_replaced:
+            return []
+        statements.append(Statement(f"{alter} DROP CONSTRAINT {name}", drops=True))
+    # Checked by a statement of its own, after the code that it would run was checked.
+    late = constraint["kind"] in "cf" and not (constraint["kind"] == "f" and wanted.kind == "p")
+    text = f"{alter} ADD CONSTRAINT {name} {definition}{' NOT VALID' if late else ''}"
+    cost = "" if late else _READS if constraint["kind"] == "f" else _BUILDS
+    # What it replaces is dropped: one is not done without the other.
+    statements.append(Statement(text, drops=is_replaced, expressions=tuple(constraint["expressions"]), cost=cost))
+    if late and constraint["validated"]:
+        statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", drops=is_replaced, cost=_READS))
     return statements
 
 
@@ -401,7 +435,7 @@ def _indexes(wanted: Definition, present: Definition, compared: Compared, notes:
     known = {index["name"] for index in present.indexes} | {key["name"] for key in present.constraints}
     names = {index["name"] for index in wanted.indexes} | {key["name"] for key in wanted.constraints}
     only = sorted({index["name"] for index in present.indexes} - names)
-    notes += [f"{wanted}: the index {name} exists only on the target" for name in only]
+    notes += [f"{wanted}: the index {name} {_ONLY}" for name in only]
     statements: list[Statement] = []
     for index in wanted.indexes:
         is_replaced = compared.differs("index", wanted.table, index["name"], "definition")

@@ -17,14 +17,17 @@ def ddl_text(found: Differences) -> str:
     return "\n".join(lines) or "the tables of both databases are the same"
 
 
-def applied_text(done: Iterable[Applied]) -> str:
-    """Return what was applied and what was not, and why."""
+def applied_text(done: Iterable[Applied], notes: Iterable[str] = ()) -> str:
+    """Return what was applied and what was not, and why; and what is left to do by hand."""
     lines: list[str] = []
     for each in done:
         if each.problem:
             lines.append(f"NOT APPLIED: {each.change.table}: {each.problem}")
         else:
             lines += [f"applied: {statement.text}" for statement in each.change.statements]
+            if each.change.creates:
+                lines.append(f"added to the sync: {each.change.table}")
+    lines += [f"by hand: {note}" for note in notes]
     return "\n".join(lines) or "there is nothing to apply"
 
 

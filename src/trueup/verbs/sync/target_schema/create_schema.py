@@ -7,8 +7,8 @@ they exist: after a kill there is all of it, or nothing. Indexes and constraints
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import psycopg
@@ -20,10 +20,12 @@ from trueup.db.node import ALLOW_VIEWS, error_from_server
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import state
+from trueup.verbs.sync import members, state
 from trueup.verbs.sync.link import open_session
+from trueup.verbs.sync.members import Numbered
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA, Problem
-from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.plan import created_tables, not_created
+from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
 from trueup.verbs.sync.target_schema.create_roles import create_roles
 from trueup.verbs.sync.target_schema.created import record_created
@@ -34,6 +36,8 @@ from trueup.verbs.sync.target_schema.plan_schema import is_superuser
 from trueup.verbs.sync.target_schema.programs import run_program
 from trueup.verbs.sync.target_schema.roles import Roles, check_roles, read_roles, statement_rows
 
+# How often the schema is dumped because a table was changed meanwhile.
+_ATTEMPTS = 3
 # Lines of `pg_restore --list`: number; catalog, oid, kind.
 _SCHEMA = re.compile(r"^\d+; 2615 \d+ SCHEMA ")
 _PRIVILEGES = re.compile(r"^\d+; \d+ \d+ ACL ")
@@ -53,15 +57,15 @@ _TOKEN = re.compile(r"""\s+|--[^\n]*|(?:[^;"'\-]|-(?!-)|"[^"]*"|'[^']*')+;""")
 _HEADING = re.compile(r"^--\n-- Name: (.*); Type: (.*?); Schema: (.*?); Owner: .*\n--\n", re.MULTILINE)
 
 
-def make_tables(
-    request: SyncRequest, source: Connection, stored: State, epoch: int, left_out: tuple[TableName, ...],
-    progress: Progress,
-) -> None:  # fmt: skip
-    """Create roles, tables, types, sequences, views and functions of the target, with owners and privileges."""
+def make_tables(request: SyncRequest, source: Connection, stored: State, epoch: int, progress: Progress) -> None:
+    """Create roles, tables, types, sequences, views and functions of the target, with owners and privileges.
+
+    The tables are recorded as those of the sync: what is changed on the source from now on is recognized.
+    """
     progress.say("creating the tables of the target")
     with (
         open_session(request.target, request.name) as target,
-        dumped(request, source, target, left_out) as dump,
+        _dumped_with_tables(request, source, target, stored) as (dump, tables),
     ):
         with suppress(psycopg.Error):
             target.execute(ALLOW_VIEWS)
@@ -75,6 +79,8 @@ def make_tables(
                 options = _options(source, target, no_owner=stored.no_owner)
                 _create(dump, source, target, roles, options, singly=singly)
                 record_created(source, target, request.name, roles.missing, _objects(dump.entries(POST)))
+                names = members.record_created(target, request.name, tables)
+                state.set_tables(target, request.name, names, stored.named, stored.left_out)
                 state.set_phase(target, request.name, epoch, "copying")
 
         try:
@@ -91,6 +97,26 @@ def make_tables(
             ) from None
         except psycopg.Error as error:
             raise error_from_server(error, request.target) from None
+
+
+@contextmanager
+def _dumped_with_tables(
+    request: SyncRequest, source: Connection, target: Connection, stored: State
+) -> Iterator[tuple[Dump, list[Numbered]]]:
+    """Dump the schema of the source; return the dump, and the tables in it with the numbers of their columns.
+
+    A table that was changed meanwhile may be in the dump as it was before or after that: the dump is repeated, and if
+    that does not help, the table is left to `trueup sync add`.
+    """
+    scope = Scope(request.name, stored.named, stored.left_out)
+    for attempt in range(1, _ATTEMPTS + 1):
+        before, left_out = created_tables(source, scope), not_created(source, scope)
+        tables = members.numbered(source, before)
+        with dumped(request, source, target, left_out) as dump:
+            after = members.numbered(source, created_tables(source, scope))
+            if tables == after or attempt == _ATTEMPTS:
+                yield dump, [table for table in tables if table in after]
+                return
 
 
 def _checked_roles(request: SyncRequest, source: Connection, target: Connection, stored: State) -> Roles:

@@ -19,6 +19,7 @@ from trueup.rows.write.disabled_triggers import firing
 from trueup.rows.write.target import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
 
+KEY_CURE = "create the same primary key or unique index there"
 # What must be the same for a value to mean the same on both sides.
 _COMPARED = ("type", "not_null", "generated", "identity", "collation", "labels", "made_of")
 # A reason why a table cannot be used, and its cure.
@@ -151,13 +152,14 @@ def _columns(on_source: catalog.Table, on_target: catalog.Table) -> list[Reason]
 def _key(table: SyncTable, on_target: catalog.Table) -> list[Reason]:
     if table.spec.is_keyless and on_target.keys:
         key = ", ".join(on_target.keys[0].columns)
-        return [(f"it has no key on the source, and the key ({key}) on the target", "make both tables the same")]
+        cure = "create the key on the source again, or drop it on the target"
+        return [(f"it has no key on the source, and the key ({key}) on the target", cure)]
     if table.spec.is_keyless:
         return []
     if any(set(key.columns) == set(table.spec.key_names) for key in on_target.keys):
         return []
     key = ", ".join(table.spec.key_names)
-    return [(f"its key ({key}) is not a key on the target", "create the same primary key or unique index there")]
+    return [(f"its key ({key}) is not a key on the target", KEY_CURE)]
 
 
 def _state(target: Connection, table: SyncTable, on_target: catalog.Table, found: Found, mode: str) -> list[Reason]:

@@ -97,7 +97,8 @@ def record(
             name: (number, numbers[name][0]) for name, (number, _) in on_source[table.oid].items() if name in numbers
         }
         present, former = Member(str(table), table.oid, table.target_oid, columns), known.get(table.oid)
-        if present == former:
+        # With other columns it was changed since it was checked: its columns are recognized by what is recorded.
+        if present == former or (former is not None and on_source[table.oid].keys() != numbers.keys()):
             continue
         changed.append(present)
         was = dict(former.columns.values()) if former is not None else dict(columns.values())

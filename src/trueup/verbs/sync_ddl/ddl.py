@@ -414,7 +414,9 @@ def _constraint(
     statements: list[Statement] = []
     is_replaced = False
     if former is not None:
-        is_replaced = compared.differs("constraint", wanted.table, constraint["name"], "definition", "index")
+        # The key of a partitioned table is not valid if partitions lack it.
+        facts = ("definition", "index", "index is valid")
+        is_replaced = compared.differs("constraint", wanted.table, constraint["name"], *facts)
         if not is_replaced and constraint["validated"] and not former["validated"]:
             return [Statement(f"{alter} VALIDATE CONSTRAINT {name}", cost=_READS)]
         if not is_replaced:

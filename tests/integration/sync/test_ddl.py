@@ -294,7 +294,7 @@ def test_a_change_of_a_table_during_start_concerns_that_table_only(
     tables = "".join(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, f text);" for name in [*kinds, "other"])
     parent = "renamed_waiting" if mode == "ordered" else "added_waiting"
     tables += f"CREATE TABLE child (id int PRIMARY KEY REFERENCES {parent});"
-    tables += "CREATE TABLE keyless (n int, f text);" + PARTS
+    tables += "CREATE TABLE keyless (n int, f text);" + PARTS + PARTS.replace("parts", "late")
     pair.source.execute(tables) if mode == "create_schema" else pair.both(tables)
     text = "INSERT INTO {} SELECT g, g, repeat('x', 500) FROM generate_series(1, 40) g;"
     pair.source.execute("".join(text.format(name) for name in [*kinds, "other"]))
@@ -371,6 +371,8 @@ def test_a_change_of_a_table_during_start_concerns_that_table_only(
         real_phase(target, name, epoch, phase)
         if phase == "copied":
             change("after")
+            # No row needs it before the indexes are built.
+            pair.source.execute("CREATE TABLE late_3 PARTITION OF late FOR VALUES FROM (20) TO (30)")
 
     monkeypatch.setattr(reshaped, "record_changes", record_changes)
     monkeypatch.setattr(members, "record", record)
@@ -428,7 +430,9 @@ def test_a_change_of_a_table_during_start_concerns_that_table_only(
     assert not apply_ddl.differences(pair.request).changes
     now = [f"{name}_since" if kind == "renamed" else name for name, kind in kinds.items() if kind != "gone"]
     now += [f"{name}_since" for name, kind in kinds.items() if kind == "replaced"]
-    pair.check_equal([*now, "other", "keyless", "parts", "child", "new_before", "new_after"])
+    pair.source.execute("INSERT INTO late VALUES (1, 25)")
+    pair.run()
+    pair.check_equal([*now, "late", "other", "keyless", "parts", "child", "new_before", "new_after"])
 
 
 def test_a_running_sync_follows_all_kinds_at_once_and_drops_nothing(versions: Pair) -> None:

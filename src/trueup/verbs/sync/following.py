@@ -111,6 +111,11 @@ class Following:
         is_retried = self._retry_at is not None and time.monotonic() >= self._retry_at
         self.has_to_open = ((last.is_outdated and is_due) or is_retried) and not last.stop_asked
 
+    def set_aside(self, name: str, why: str) -> None:
+        """Set a table aside until a table is changed, and raise Refused."""
+        self._refused[name] = why
+        raise Refused([f"{name}: {why}"])
+
     @contextmanager
     def errors(self, link: Link) -> Iterator[None]:
         """Raise Outdated if an error of the block is the result of a change of a table, or sets a table aside."""
@@ -128,6 +133,8 @@ class Following:
                 raise
             self._refused[name] = f"the target refused its rows: {known.message}"
             raise Refused([f"the target refused rows of {name}"]) from error
+        except Refused:
+            raise
         except Outdated:
             self._refused.clear()
             raise

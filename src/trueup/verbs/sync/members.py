@@ -215,6 +215,23 @@ def names_by_oid(connection: Connection) -> dict[int, str]:
     return {oid: display_name(schema, name) for oid, schema, name in connection.execute(query).fetchall()}
 
 
+def other_partitions(source: Connection, target: Connection, tables: Iterable[SyncTable]) -> list[SyncTable]:
+    """Return the partitioned tables whose partitions have other names on the target."""
+    kept = list(tables)
+    on_source = _partitions(source, [table.oid for table in kept])
+    on_target = _partitions(target, [table.target_oid for table in kept])
+    return [table for table in kept if on_source.get(table.oid) != on_target.get(table.target_oid)]
+
+
+def _partitions(connection: Connection, oids: list[int]) -> dict[int, list[str]]:
+    query = (
+        "SELECT r.oid::bigint, array_agg(format('%%I.%%I', n.nspname, c.relname) ORDER BY n.nspname, c.relname)"
+        " FROM unnest(%s::oid[]) r(oid), pg_partition_tree(r.oid) t JOIN pg_class c ON c.oid = t.relid"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.level > 0 GROUP BY 1"
+    )
+    return dict(connection.execute(query, [oids]).fetchall())
+
+
 def turned(tables: Iterable[SyncTable]) -> list[SyncTable]:
     """Return the tables for a sync in the other direction."""
     return [replace(table, oid=table.target_oid, target_oid=table.oid) for table in tables]

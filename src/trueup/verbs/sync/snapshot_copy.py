@@ -196,6 +196,10 @@ def build(
         while True:
             try:
                 link = following.link(opened)
+                others = members.other_partitions(link.source, link.target, link.tables) if stored.made_schema else ()
+                for table in others:
+                    # The indexes of partitions that the target does not have cannot be created.
+                    following.set_aside(str(table), "its partitions are not those of the source")
                 with following.errors(link):
                     _build(request, link, slots, progress, opened.checked, ahead)
                 return replace(link.plan, problems=link.aside)

@@ -195,6 +195,12 @@ def test_each_kind_of_change_concerns_one_table(versions: Pair, role: str, monke
         follower.wait_for_others(51)
         apply(pair)
         follower.wait_for_equal("parts")
+        # A partition with another name keeps its rows.
+        pair.source.execute("ALTER TABLE parts_3 RENAME TO parts_last")
+        assert "DETACH" not in ddl_text(apply_ddl.differences(pair.request))
+        apply(pair)
+        assert pair.target.execute("SELECT count(*) FROM parts_last") == [(1,)]
+        follower.wait_for_equal("parts")
         pair.source.execute("ALTER TABLE parts DETACH PARTITION parts_1; DROP TABLE parts_1")
         follower.wait_for_equal("parts")
         # A constraint that only the target has.

@@ -453,10 +453,13 @@ def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> li
     if wanted.kind != "p" or wanted.partition_key != present.partition_key:
         return []
     known = {(each["schema"], each["name"]) for each in present.partitions}
-    bounds = {(each["parent_schema"], each["parent"], each["bound"]) for each in present.partitions}
+    bounds = {_place(each): each for each in present.partitions}
     statements = []
     for each in wanted.partitions:
-        if (each["schema"], each["name"]) in known or (each["parent_schema"], each["parent"], each["bound"]) in bounds:
+        if (each["schema"], each["name"]) in known:
+            continue
+        if former := bounds.get(_place(each)):
+            statements += _renamed_partition(each, former, notes)
             continue
         if each["kind"] == "f":
             shown = display_name(each["schema"], each["name"])
@@ -464,11 +467,27 @@ def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> li
             continue
         statements += _new_partition(each)
     names = {(each["schema"], each["name"]) for each in wanted.partitions}
+    places = {_place(each) for each in wanted.partitions}
     for each in present.partitions:
-        if (each["schema"], each["name"]) not in names:
+        if (each["schema"], each["name"]) not in names and _place(each) not in places:
             parent, shown = _quoted(each["parent_schema"], each["parent"]), _quoted(each["schema"], each["name"])
             statements.append(Statement(f"ALTER TABLE {parent} DETACH PARTITION {shown}", drops=True))
     return statements
+
+
+def _place(partition: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the parent of a partition and its values, which no other partition has."""
+    return partition["parent_schema"], partition["parent"], partition["bound"]
+
+
+def _renamed_partition(wanted: Mapping[str, Any], present: Mapping[str, Any], notes: list[str]) -> list[Statement]:
+    """Return the statement for a partition that has another name on the source: its rows stay."""
+    former = _quoted(present["schema"], present["name"])
+    if wanted["schema"] == present["schema"]:
+        return [Statement(f"ALTER TABLE {former} RENAME TO {quoted_name(wanted['name'])}")]
+    shown = display_name(wanted["schema"], wanted["name"])
+    notes.append(f"the partition {former} of the target has the name {shown} on the source: move it there")
+    return []
 
 
 def _new_partition(partition: Mapping[str, Any]) -> list[Statement]:

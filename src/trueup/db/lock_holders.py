@@ -19,7 +19,7 @@ from trueup.errors import QueryError
 
 # Seconds between two looks. A session that waits at two looks in a row is worth a message.
 _INTERVAL = 0.5
-_LOCK_NOT_AVAILABLE = "55P03"
+LOCK_NOT_AVAILABLE = "55P03"
 
 _log = logging.getLogger(__name__)
 
@@ -82,11 +82,11 @@ def named_lock_holders(
     try:
         yield
     except (psycopg.errors.LockNotAvailable, QueryError) as error:
-        if error.sqlstate != _LOCK_NOT_AVAILABLE:
+        if error.sqlstate != LOCK_NOT_AVAILABLE:
             raise
         raise QueryError(
             f"no lock within {seconds:g} s: held by {watch.holders or 'a session that has ended'}; {effect}",
-            sqlstate=_LOCK_NOT_AVAILABLE,
+            sqlstate=LOCK_NOT_AVAILABLE,
             cure="run the command again when that session has ended its transaction"
             + (f", or wait longer: {option}" if option else ""),
             node=node.name,

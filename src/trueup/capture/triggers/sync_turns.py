@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -185,12 +185,11 @@ def _refuse_in_use(controls: Sequence[Control], tables: Mapping[str, Sequence[st
     truth = next((control for control in controls if control.node.name == source_of_truth), None)
     if truth is None or not _has_pointers(truth):
         return
-    known = {sync_id for (sync_id,) in truth.connection.execute(_statement("switchovers")).fetchall()}
+    known = {sync_id for (sync_id,) in _rows(truth, "switchovers", {})}
     for control in controls:
         if control is truth or not _has_pointers(control):
             continue
-        rows = control.connection.execute(_statement("in_use"), {"tables": list(tables[control.node.name])}).fetchall()
-        for sync, sync_id in rows:
+        for sync, sync_id in _rows(control, "in_use", {"tables": list(tables[control.node.name])}):
             if sync_id in known:
                 node, other = control.node.name, truth.node.name
                 raise CheckFailed(
@@ -199,6 +198,13 @@ def _refuse_in_use(controls: Sequence[Control], tables: Mapping[str, Sequence[st
                     " see trueup switchover status",
                     node=node,
                 )
+
+
+def _rows(control: Control, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    try:
+        return control.connection.execute(_statement(name), values).fetchall()
+    except psycopg.Error as error:
+        raise error_from_server(error, control.node) from None
 
 
 def _has_pointers(control: Control) -> bool:

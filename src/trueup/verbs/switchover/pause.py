@@ -38,6 +38,7 @@ def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tup
     budget, until = Budget(request.budget), time.monotonic() + request.timeout
     with Deadline(ready.sessions).watch(lambda: budget.left + GRACE) as deadline:
         while True:
+            began, left = time.monotonic(), budget.left
             try:
                 conditions, keys = _prove(ready, budget, phases)
                 break
@@ -52,7 +53,8 @@ def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tup
                     silent = " and ".join(sorted(set(deadline.silent)))
                     cure = "check that the server answers, and run the same command again"
                     raise spent(budget.seconds, phases.current, f"{silent} did not answer", cure=cure) from None
-                if budget.left <= 0 or _ended_by_server(error):
+                is_late = time.monotonic() - began >= left
+                if budget.left <= 0 or (is_late and _ended_by_server(error)):
                     raise spent(budget.seconds, phases.current) from None
                 raise
         if not ready.token:

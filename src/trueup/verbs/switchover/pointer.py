@@ -389,9 +389,7 @@ def undecided(closed: Pointer, other: Pointer) -> bool:
 
 def refuse_split(first: Pointer | None, second: Pointer | None) -> None:
     """Raise if both pointers of a switchover say that their database is in use."""
-    if first is None or second is None or first.sync_id != second.sync_id:
-        return
-    if first.is_in_use and second.is_in_use:
+    if first is not None and second is not None and first.is_in_use and second.is_in_use:
         for alone, other in ((first, second), (second, first)):
             if alone.is_alone and not other.is_alone:
                 raise CheckFailed(

@@ -24,6 +24,7 @@ from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection, node_of, one_row, one_value
+from trueup.db.lock_holders import LOCK_NOT_AVAILABLE
 from trueup.db.node import LOCK_TIMEOUT, error_from_server, is_lost
 from trueup.db.reader import borrow, borrow_writer, close_idle
 from trueup.db.statements import load
@@ -259,8 +260,8 @@ def copy_once(part: Part) -> Copied:
         source = reader.session()
         try:
             is_same = _lock(part, source)
-        except QueryError:
-            if not job.held:
+        except QueryError as error:
+            if not job.held or error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             reader.close()
             return Copied(name, 0, blocked=part)

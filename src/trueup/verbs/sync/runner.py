@@ -14,6 +14,7 @@ from trueup.config.wording import counted
 from trueup.db import reader, sequences
 from trueup.db.connection import one_value
 from trueup.db.foreign_keys import TableName
+from trueup.db.lock_holders import LOCK_NOT_AVAILABLE
 from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
@@ -37,7 +38,6 @@ _REPEATS = 10
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
 # The rows are too long for one value: program limit exceeded, out of memory.
 _TOO_LONG = (small.TOO_LONG, "53200")
-_LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Runner:
         try:
             yield
         except (psycopg.errors.LockNotAvailable, QueryError) as error:
-            if error.sqlstate != _LOCK_NOT_AVAILABLE or asked.held or not (changes.reload or asked.locked):
+            if error.sqlstate != LOCK_NOT_AVAILABLE or asked.held or not (changes.reload or asked.locked):
                 raise
             raise Rewritten(
                 f"a table is locked while a round reads it: {error}", cure="run the same command again"

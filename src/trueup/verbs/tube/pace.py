@@ -14,17 +14,17 @@ class Limits(Protocol):
 
     @property
     def least_keys_at_once(self) -> int:
-        """Return the keys of the smallest limit."""
+        """Return the keys below which the limit of a batch is not lowered."""
         ...
 
     @property
     def keys_at_once(self) -> int:
-        """Return the most keys."""
+        """Return the most keys of a batch."""
         ...
 
     @property
     def seconds_at_once(self) -> float:
-        """Return the seconds."""
+        """Return the aimed-at time of a batch."""
         ...
 
 

@@ -24,6 +24,7 @@ from trueup.errors import CheckFailed
 from trueup.sinks.base import Sink
 from trueup.verbs.tube.deliver import Delivery
 from trueup.verbs.tube.model import Job
+from trueup.verbs.tube.pace import Limits
 
 # Batches with fewer documents are written by one thread.
 _MIN_PARALLEL = 500
@@ -94,23 +95,8 @@ class EnrichedBatch:
             self._ahead.append(following)
 
 
-class Pipeline(Protocol):
+class Pipeline(Limits, Protocol):
     """The background steps. A write that raised SinkDown is repeated with the same batch."""
-
-    @property
-    def least_keys_at_once(self) -> int:
-        """Return the keys below which the limit of a batch is not lowered."""
-        ...
-
-    @property
-    def keys_at_once(self) -> int:
-        """Return the most keys of a batch."""
-        ...
-
-    @property
-    def seconds_at_once(self) -> float:
-        """Return the aimed-at time of a batch."""
-        ...
 
     @property
     def reads_ahead(self) -> bool:

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trueup.api.compare import compare
     from trueup.api.diff import check, check_many, diff, diff_many, rerun, rerun_many, resume, resume_many
     from trueup.api.difflog import DiffLog, difflog_step
     from trueup.api.doctor import doctor
@@ -55,6 +56,7 @@ logging.getLogger("trueup").addHandler(logging.NullHandler())
 
 # Module -> its public names. A module is imported when one of its names is first used, so that `import trueup` is fast.
 _NAMES = {
+    "trueup.api.compare": "compare",
     "trueup.api.diff": "check check_many diff diff_many rerun rerun_many resume resume_many",
     "trueup.api.difflog": "DiffLog difflog_step",
     "trueup.api.doctor": "doctor",
@@ -91,9 +93,9 @@ __all__ = ["CheckFailed", "Config", "ConfigError", "Diagnosis", "DiffLog", "Diff
 __all__ += ["DiffSettings", "EngineError", "Finding", "Interrupted", "LogFilter", "ManyResult", "Node", "NodeError"]
 __all__ += ["PairCounts", "Proof", "QueryError", "RepairResult", "RepairsResult", "Rule", "RunResult", "SchemaResult"]
 __all__ += ["SparkSettings", "StoreError", "Switchover", "Sync", "Task", "TaskStore", "TrueupError", "Tube"]
-__all__ += ["Validation", "check", "check_many", "connect", "diff", "diff_many", "difflog_step", "doctor", "load"]
-__all__ += ["register", "repair", "repair_many", "repair_validation", "rerun", "rerun_many", "resume", "resume_many"]
-__all__ += ["schema_diff", "snapshot", "undo", "undo_many"]
+__all__ += ["Validation", "check", "check_many", "compare", "connect", "diff", "diff_many", "difflog_step", "doctor"]
+__all__ += ["load", "register", "repair", "repair_many", "repair_validation", "rerun", "rerun_many", "resume"]
+__all__ += ["resume_many", "schema_diff", "snapshot", "undo", "undo_many"]
 
 
 def __getattr__(name: str) -> Any:

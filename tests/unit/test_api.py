@@ -21,6 +21,8 @@ TYPES = {
     "nodes": {
         "Mapping[str, str] | Sequence[str] | None",
         "Mapping[str, str] | None",
+        # A frame of Spark can be a node of a diff.
+        "Mapping[str, str | DataFrame] | Sequence[str] | None",
         # A collection of nodes that are open already.
         "Mapping[str, Node] | None",
         "Mapping[str, Node]",

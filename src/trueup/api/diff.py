@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trueup.api.parameters import configuration, same_parameters
+from trueup.config.address import POSTGRESQL
 from trueup.config.load import load
 from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
@@ -23,10 +24,15 @@ from trueup.rows.request import TableRequest, request_again
 from trueup.store import TaskStore
 from trueup.task.past import find_report, read_past, request_of
 from trueup.task.past_run import PastRun, find_run
+from trueup.verbs.compare import run as compare_run
+from trueup.verbs.compare.request import CompareRequest
 from trueup.verbs.diff import many
 from trueup.verbs.diff import rerun as rerun_verb
 from trueup.verbs.diff import run as one
 from trueup.verbs.diff.rerun_many import RerunRequest, rerun_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 S = TypeVar("S", DiffSettings, SparkSettings)
 
@@ -40,7 +46,7 @@ _NO_OPTIONS = ("min_block_size", "max_block_size", "digest", "retries", "long_va
 def diff(
     table: str,
     *,
-    nodes: Mapping[str, str] | Sequence[str] | None = None,
+    nodes: Mapping[str, str | DataFrame] | Sequence[str] | None = None,
     cluster: str | None = None,
     config: Config | str | None = None,
     filter: str = "",
@@ -81,7 +87,9 @@ def diff(
     """Compare a table on two or more nodes, down to the rows that differ, and write a report.
 
     Give nodes as `nodes={"n1": "postgresql://…", …}`, or by name (`nodes=["n1", "n2"]` or `cluster="acctg"`) from the
-    configuration (`config="trueup.toml"`, or a `Config`). The other parameters are the options of `trueup diff`.
+    configuration (`config="trueup.toml"`, or a `Config`). An address may name a node of another kind, such as
+    `delta:/lake/orders`, and a frame of Spark may be given instead of an address. The other parameters are the options
+    of `trueup diff`.
 
     Raises ConfigError on wrong options, CheckFailed if the tables cannot be compared, NodeError if a node cannot be
     reached. Blocks that could not be compared are in `incomplete` of the result, whose verdict is then INCOMPLETE.
@@ -242,6 +250,9 @@ def resume_any(
         if earlier.task_type not in task_types:
             message = f"task {earlier.task_id[:8]} is not a diff or check: its type is {earlier.task_type}"
             raise ConfigError(message, cure="list the tasks with: trueup tasks")
+        if earlier.task_context.get("kinds"):
+            message = f"task {earlier.task_id[:8]} has nodes of other kinds than PostgreSQL, and cannot be continued"
+            raise ConfigError(message, cure="run the command again without --resume")
         if earlier.task_type in _MANY:
             return many.resume_many(many.many_again(earlier, config), earlier, store=store, progress=progress)
         request = request_again(earlier.task_context, earlier.cluster_name, config)
@@ -249,9 +260,26 @@ def resume_any(
 
 
 def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResult:
+    options, frames = _without_frames(options)
     request, config = _request(options["table"], options, digests_only=digests_only)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
+        if any(node.kind != POSTGRESQL for node in request.nodes):
+            return compare_run.run(CompareRequest(request, frames), store=store, progress=options["progress"])
         return one.run(request, store=store, progress=options["progress"])
+
+
+def _without_frames(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, DataFrame]]:
+    """Return the options with an address for each frame among the nodes, and the frames."""
+    nodes = options["nodes"]
+    if not isinstance(nodes, Mapping):
+        return options, {}
+    frames = {name: node for name, node in nodes.items() if not isinstance(node, str)}
+    for name, frame in frames.items():
+        if not hasattr(frame, "sparkSession"):
+            message = f"node {name}: expected an address or a frame of Spark, found {type(frame).__name__}"
+            raise ConfigError(message, cure="see docs/api.md")
+    addresses = {name: "frame:" if name in frames else node for name, node in nodes.items()}
+    return {**options, "nodes": addresses}, frames
 
 
 def _compare_many(options: Mapping[str, Any], *, digests_only: bool) -> ManyResult:

@@ -1,4 +1,4 @@
-"""Parse libpq connection strings; error messages never quote from them."""
+"""Addresses of nodes: their kinds, and libpq connection strings; error messages never quote from them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,37 @@ _REASONS = {
 }
 
 
+# Kinds of nodes other than PostgreSQL, by the start of their address.
+_PATHS = ("parquet", "delta", "orc", "csv", "json")
+OTHER_KINDS = {
+    **{f"{kind}:": kind for kind in _PATHS},
+    "spark:": "spark",
+    "iceberg:": "iceberg",
+    "frame:": "frame",
+    "mysql://": "mysql",
+    "mariadb://": "mysql",
+    "clickhouse://": "clickhouse",
+    "clickhouses://": "clickhouse",
+    "chdb:": "chdb",
+}
+POSTGRESQL = "postgresql"
+
+
+def kind_of(conninfo: str) -> str:
+    """Return the kind of the node that an address names; `postgresql` if it names no other."""
+    return next((kind for start, kind in OTHER_KINDS.items() if conninfo.startswith(start)), POSTGRESQL)
+
+
+def problem_of(conninfo: str) -> str:
+    """Return what is wrong with the address of a node of any kind, or an empty text."""
+    if kind_of(conninfo) == POSTGRESQL:
+        return parse(conninfo)[1]
+    start = next(start for start in OTHER_KINDS if conninfo.startswith(start))
+    if "\0" in conninfo:
+        return "it contains a NUL character"
+    return "" if conninfo[len(start) :].strip() or start == "frame:" else f'nothing follows "{start}"'
+
+
 def parse(conninfo: str) -> tuple[dict[str, str], str]:
     """Return the libpq keywords of a conninfo and an empty text, or no keywords and the problem.
 
@@ -66,6 +97,8 @@ def known_keywords() -> tuple[str, ...]:
 
 def describe(conninfo: str) -> str:
     """Return `user@host:port/dbname` of a conninfo, never a password; libpq's defaults are not filled in."""
+    if kind_of(conninfo) != POSTGRESQL:
+        return mask(conninfo)
     params, wrong = parse(conninfo)
     if wrong:
         return "unreadable address"

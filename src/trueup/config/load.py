@@ -92,9 +92,11 @@ def _node(name: str, setting: Setting, env: Mapping[str, str]) -> Node:
     else:
         cure = "Write a URI, or libpq keywords below a line [nodes.NAME]."
         raise problem(setting.where, expected_found(str, setting.value), cure)
-    wrong = address.parse(conninfo)[1]
+    wrong = address.problem_of(conninfo)
     if wrong:
         cure = "Write postgresql://user@host:port/dbname, or libpq keywords: host=... dbname=... user=..."
+        if address.kind_of(conninfo) != address.POSTGRESQL:
+            cure = "Write the path, the table or the server after it; see docs/cross-engine.md."
         raise problem(setting.where, f"invalid address: {wrong}", cure)
     return Node(name, conninfo)
 

@@ -26,6 +26,11 @@ class Node:
         # Hides the password in the repr of the result of dataclasses.asdict, too.
         object.__setattr__(self, "conninfo", Conninfo(self.conninfo))
 
+    @property
+    def kind(self) -> str:
+        """The kind of the node: postgresql, or one that only a diff or a check can read."""
+        return address.kind_of(self.conninfo)
+
     def describe(self) -> str:
         """Return `n1 (user@host:port/dbname)`, without the password."""
         return f"{self.name} ({address.describe(self.conninfo)})"

@@ -94,8 +94,10 @@ def find_secrets(text: str) -> tuple[str, ...]:
 
 def secrets_of(node: Node) -> tuple[str, ...]:
     """Return the passwords in the conninfo of a node, decoded and as written; for `mask(text, *secrets_of(node))`."""
-    from trueup.config.address import parse
+    from trueup.config.address import POSTGRESQL, parse
 
+    if node.kind != POSTGRESQL:
+        return tuple(map(_unquoted, find_secrets(node.conninfo)))
     params, wrong = parse(node.conninfo)
     decoded = [params[keyword] for keyword in SECRET_KEYWORDS if params.get(keyword)]
     written = [*map(_unquoted, find_secrets(node.conninfo))]

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import conninfo
 
+from trueup.config.address import POSTGRESQL
 from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.db import alive
 from trueup.db.connection import Connection, NodeConnection, same_server
 from trueup.db.durable import FOR_SESSION
 from trueup.db.pooler import check_own_session
-from trueup.errors import NodeError, QueryError, TrueupError
+from trueup.errors import ConfigError, NodeError, QueryError, TrueupError
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -104,6 +105,12 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
 
     Raises CheckFailed, and leaves the server session as it was, if a pooler may give it to other clients.
     """
+    if node.kind != POSTGRESQL:
+        raise ConfigError(
+            f"this command needs a PostgreSQL database, and the node is of the kind {node.kind}",
+            cure="name a PostgreSQL node; other kinds of nodes are for trueup diff and trueup check of one table",
+            node=node.name,
+        )
     began = time.monotonic()
     try:
         _log.debug("connecting to %s as %s", node.describe(), application, extra={"node": node.name})

@@ -34,13 +34,20 @@ _EXACT = {
 
 
 @contextmanager
-def spark_session(settings: SparkSettings | None = None, given: SparkSession | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    settings: SparkSettings | None = None, given: SparkSession | None = None, *, copy: bool = True
+) -> Iterator[SparkSession]:
     """Yield a session: a copy of the given one, else of the one of this process, else a new one that is stopped.
 
-    The settings of a session that is not ours do not change.
+    The settings of a session that is not ours do not change. Without `copy`, the given session itself is used, because
+    the caller has frames of it, and its settings change for the time of the block.
     """
     settings = settings or SparkSettings()
     is_local = not (settings.master or settings.remote)
+    if given is not None and not copy:
+        with changed_settings(given, _EXACT):
+            yield given
+        return
     existing: SparkSession | None = given or (existing_session() if is_local else None)
     if existing is not None:
         yield _exact(_copy(existing))

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 # RESOLVED is the verdict of a rerun: all keys of the earlier report are equal now; no other rows were compared.
 Verdict = Literal["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]
@@ -70,6 +75,30 @@ class DiffResult:
     def as_json(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
         return asdict(self)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the listed differences of the report: pair, kind, hot, key, columns, and both rows.
+
+        A check has no report, and no differences. Raises StoreError if the report cannot be read.
+        """
+        import pyarrow as pa
+
+        from trueup.report.frames import batches, schema
+
+        return pa.Table.from_batches(batches(self.report) if self.report else (), schema())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the listed differences of the report as a pandas frame; columns as for `to_arrow`."""
+        return self.to_arrow().to_pandas()
+
+    def differences(self, session: SparkSession | None = None) -> DataFrame:
+        """Return the listed differences of the report as a frame of Spark; columns as for `to_arrow`.
+
+        Without a session: that of this process, which is started if there is none.
+        """
+        from pyspark.sql import SparkSession
+
+        return (session or SparkSession.builder.getOrCreate()).createDataFrame(self.to_arrow())
 
 
 @dataclass(frozen=True)

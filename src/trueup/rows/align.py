@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, NamedTuple
 
+from trueup.rows.classes import same_text
 from trueup.rows.encode import Value, same
 from trueup.rows.fetch import Row
 from trueup.rows.keys import KeyValues
-from trueup.rows.spec import TableSpec
+from trueup.rows.spec import ColumnSpec, TableSpec
 
 Kind = Literal["missing", "extra", "changed"]
 Pair = tuple[str, str]
@@ -194,5 +195,11 @@ def changed_columns(spec: TableSpec, left: Group, right: Group) -> list[str]:
     return [
         column.name
         for column, one, other in zip(spec.columns, left.values, right.values, strict=True)
-        if one != other and not same(column, one, other, spec.numeric)
+        if one != other and not _same(column, one, other, spec)
     ]
+
+
+def _same(column: ColumnSpec, one: Value, other: Value, spec: TableSpec) -> bool:
+    if column.encoding == "canonical":
+        return same_text(column.type, one, other)
+    return same(column, one, other, spec.numeric)

@@ -5,11 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-DigestKind = Literal["native", "portable"]
+# "canonical": of rows in canonical form, see `canonical`.
+DigestKind = Literal["native", "portable", "canonical"]
 NumericRule = Literal["value", "representation"]
 
-# How a column enters the row hash, see `types`.
-Encoding = Literal["native", "text", "numeric", "bpchar"]
+# Classes of values that have a canonical form, see `canonical`.
+ValueClass = Literal[
+    "bool",
+    "int",
+    "decimal",
+    "float",
+    "text",
+    "char",
+    "bytes",
+    "date",
+    "timestamp",
+    "instant",
+    "time",
+    "uuid",
+    "json",
+]
+# How a column enters the row hash, see `types`; "canonical": the type is a class of values, see `classes.type_text`.
+Encoding = Literal["native", "text", "numeric", "bpchar", "canonical"]
 # How a key column is ordered: by its type (an index can be used), or by the bytes of its text if nodes may disagree.
 KeyOrder = Literal["type", "bytes"]
 

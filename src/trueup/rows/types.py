@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from trueup.rows.spec import ColumnSpec, Encoding
+from trueup.rows.spec import ColumnSpec, Encoding, ValueClass
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +68,8 @@ class TypeRow:
     short: bool = False
     # Whether the hash of the type itself, which may ignore a part of the value, is the same on all servers.
     own_hash: bool = False
+    # The class of the values in a comparison with other kinds of nodes, see `canonical`.
+    value_class: ValueClass = "text"
     # What `::text` makes of the text that the output function prints; None: there is no cast function to text.
     cast_from_output: Callable[[str], str] | None = None
 
@@ -102,41 +104,74 @@ def _inet_text(text: str) -> str:
 
 def _integer(name: str, sql_name: str, size: int, spark: str, hash: HashInput, send: str = "") -> TypeRow:
     row = TypeRow(name, sql_name, "-42", hash, send, spark, f"int{8 * size}", **_PLAIN)
-    return replace(row, integer_bytes=size, unquoted=True, page_scan=True)
+    return replace(row, integer_bytes=size, unquoted=True, page_scan=True, value_class="int")
 
 
-def _moment(name: str, sql_name: str, sample: str, hash: HashInput, spark: str, arrow: str) -> TypeRow:
-    return TypeRow(name, sql_name, sample, hash, f"{name}_send", spark, arrow, arrow_exact=False, transfer="bytes")
+def _moment(
+    name: str, sql_name: str, sample: str, hash: HashInput, spark: str, arrow: str, value_class: ValueClass
+) -> TypeRow:
+    row = TypeRow(name, sql_name, sample, hash, f"{name}_send", spark, arrow, arrow_exact=False, transfer="bytes")
+    return replace(row, value_class=value_class)
 
 
 _PLAIN: Mapping[str, Any] = {"transfer": "plain", "scalar": True}
 _UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+_LOCAL = "timestamp without time zone"
 _DAY, _TIME, _UTC = "2024-02-29", "12:34:56.789012", "timestamp[us, tz=UTC]"
 _ROWS = (
     _integer("int2", "smallint", 2, "smallint", "value"),
     _integer("int4", "integer", 4, "int", "value"),
     _integer("int8", "bigint", 8, "bigint", "bytes", "int8send"),
-    TypeRow("oid", "oid", "7", "value", spark="bigint", arrow="int64", transfer="int8", scalar=True, binary_copy=False),
-    TypeRow("float4", "real", "1.1", spark="float", arrow="float32", **_PLAIN, own_hash=True),
-    TypeRow("float8", "double precision", "1.1", spark="double", arrow="float64", **_PLAIN, own_hash=True),
+    TypeRow(
+        *("oid", "oid", "7", "value"),
+        spark="bigint",
+        arrow="int64",
+        transfer="int8",
+        scalar=True,
+        binary_copy=False,
+        value_class="int",
+    ),
+    TypeRow("float4", "real", "1.1", spark="float", arrow="float32", **_PLAIN, own_hash=True, value_class="float"),
+    TypeRow(
+        *("float8", "double precision", "1.1"),
+        spark="double",
+        arrow="float64",
+        **_PLAIN,
+        own_hash=True,
+        value_class="float",
+    ),
     # numeric(p,s) is a decimal in Spark and Arrow if it fits, see `decimal_size`.
-    TypeRow("numeric", "numeric", "3000.10", "numeric", json="number", short=True, own_hash=True),
-    TypeRow("bool", "boolean", "true", "value", "", "boolean", "bool", **_PLAIN, cast_from_output=_bool_text),
+    TypeRow(
+        "numeric", "numeric", "3000.10", "numeric", json="number", short=True, own_hash=True, value_class="decimal"
+    ),
+    TypeRow(
+        *("bool", "boolean", "true", "value", "", "boolean", "bool"),
+        **_PLAIN,
+        value_class="bool",
+        cast_from_output=_bool_text,
+    ),
     TypeRow("text", "text", "text", "collated", **_PLAIN, page_scan=True),
     TypeRow("varchar", "character varying", "text", "collated", **_PLAIN, page_scan=True),
-    TypeRow("bpchar", "character", "a  ", "bpchar", cast_from_output=unchanged),
+    TypeRow("bpchar", "character", "a  ", "bpchar", value_class="char", cast_from_output=unchanged),
     TypeRow("name", "name", "n", binary_copy=False, cast_from_output=unchanged),
     TypeRow("char", '"char"', "c", binary_copy=False, cast_from_output=unchanged),
-    TypeRow("bytea", "bytea", "\\xdeadbeef", "value", "", "binary", "binary", transfer="plain", page_scan=True),
-    TypeRow("uuid", "uuid", _UUID, "value", unquoted=True, page_scan=True),
-    _moment("date", "date", _DAY, "value", "date", "date32"),
-    _moment("timestamp", "timestamp without time zone", f"{_DAY} {_TIME}", "bytes", "timestamp_ntz", "timestamp[us]"),
-    _moment("timestamptz", "timestamp with time zone", f"{_DAY} {_TIME}+00", "bytes", "timestamp", _UTC),
-    TypeRow("time", "time without time zone", _TIME, "bytes", "time_send"),
+    TypeRow(
+        *("bytea", "bytea", "\\xdeadbeef", "value", "", "binary", "binary"),
+        transfer="plain",
+        page_scan=True,
+        value_class="bytes",
+    ),
+    TypeRow("uuid", "uuid", _UUID, "value", unquoted=True, page_scan=True, value_class="uuid"),
+    _moment("date", "date", _DAY, "value", "date", "date32", "date"),
+    _moment(
+        "timestamp", f"timestamp {_LOCAL}", f"{_DAY} {_TIME}", "bytes", "timestamp_ntz", "timestamp[us]", "timestamp"
+    ),
+    _moment("timestamptz", "timestamp with time zone", f"{_DAY} {_TIME}+00", "bytes", "timestamp", _UTC, "instant"),
+    TypeRow("time", "time without time zone", _TIME, "bytes", "time_send", value_class="time"),
     TypeRow("timetz", "time with time zone", "12:00+02"),
     TypeRow("interval", "interval", "1 year 2 mons 3 days 04:05:06.7", own_hash=True),
-    TypeRow("json", "json", '{"b": 1.0}', json="document"),
-    TypeRow("jsonb", "jsonb", '{"a": [null, "x"], "b": 1.0}', json="document", own_hash=True),
+    TypeRow("json", "json", '{"b": 1.0}', json="document", value_class="json"),
+    TypeRow("jsonb", "jsonb", '{"a": [null, "x"], "b": 1.0}', json="document", own_hash=True, value_class="json"),
     TypeRow("xml", "xml", "", binary_copy=False, cast_from_output=unchanged),
     TypeRow("inet", "inet", "10.0.0.1/8", short=True, cast_from_output=_inet_text),
     TypeRow("cidr", "cidr", "10.0.0.0/8", short=True, cast_from_output=unchanged),
@@ -145,6 +180,16 @@ TYPES = {row.name: row for row in _ROWS}
 TEXT_ONLY = TypeRow("", "", "", binary_copy=False)  # a type without a row
 _QUOTED = {f'"pg_catalog"."{row.name}"': row for row in _ROWS}
 _SQL_NAMES = {row.sql_name: row for row in _ROWS}
+
+
+# The type of each class that holds all its values.
+CLASS_TYPES: dict[ValueClass, TypeRow] = {
+    row.value_class: row
+    for row in _ROWS
+    if row.name == row.value_class
+    or row.name.removesuffix("8") == row.value_class
+    or row.name in ("numeric", "bpchar", "bytea", "timestamptz")
+}
 
 
 def type_named(schema: str, name: str) -> TypeRow:

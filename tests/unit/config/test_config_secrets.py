@@ -289,7 +289,7 @@ def test_secrets_of() -> None:
         ("postgresql://u:a@hunter2@h/db", "must be percent-encoded"),
         ("postgresql://u:hunter2/x@h/db", "must be percent-encoded"),
         ("postgresql://u:12/hunter2@h/db", "must be percent-encoded"),
-        ("mysql://u:hunter2@h/db", "it must start with postgresql://"),
+        ("oracle://u:hunter2@h/db", "it must start with postgresql://"),
         ("hunter2", "keyword=value"),
         ("password='hunter2", "a quote is not closed"),
         ("password=x hunter2=y", "a keyword that libpq does not know"),

@@ -364,8 +364,9 @@ def test_types_are_found_by_each_of_their_names() -> None:
 
 DISTINCT = {"int2", "int4", "int8", "float4", "float8", "bpchar", "timestamptz", "timetz", "bytea", "jsonb", "inet"}
 DISTINCT |= {"character varying", "double precision", "timestamp with time zone", "smallint", "boolean", "integer"}
-# Spark's names of types, and ClickHouse's.
+# Names of types of Spark, ClickHouse and MySQL.
 OTHER_SYSTEMS = {"engine/parquet_files.py", "verbs/difflog/clickhouse.py", "verbs/difflog/join.py"}
+OTHER_SYSTEMS |= {"nodes/delta.py", "nodes/frame_columns.py", "nodes/mysql.py"}
 
 
 @pytest.mark.parametrize("path", sorted(HOME.rglob("*.py")), ids=lambda path: str(path.relative_to(HOME)))

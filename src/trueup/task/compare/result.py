@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from trueup.db.names import display_name
-from trueup.db.snapshot import Position
 from trueup.errors import StoreError
 from trueup.report.html import write_diff_page
 from trueup.report.json_file import PairReport, report_path, write_report
@@ -24,7 +23,7 @@ from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.task.compare.lines import Lines
 from trueup.task.compare.model import Ranges
-from trueup.task.compare.state import Comparison, State
+from trueup.task.compare.state import State
 from trueup.task.open import OpenTask
 
 
@@ -36,18 +35,67 @@ class Since:
     pairs: Sequence[int]
 
 
+class Ran(Protocol):
+    """A run that has ended."""
+
+    @property
+    def request(self) -> TableRequest:
+        """What was requested."""
+        ...
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table, as it was compared."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """What was compared and found."""
+        ...
+
+    @property
+    def engine(self) -> RanOn:
+        """What has compared it."""
+        ...
+
+
+class RanOn(Protocol):
+    """An engine, after a run."""
+
+    @property
+    def name(self) -> str:
+        """The engines that have run tasks."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Warnings of the engine."""
+        ...
+
+
+class ReadAt(Protocol):
+    """A dataclass with what a node was read at."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def node(self) -> str:
+        """The name of the node."""
+        ...
+
+
 @dataclass
 class Ending:
     """What the result is computed from."""
 
-    run: Comparison
+    run: Ran
     ranges: Ranges
-    positions: Sequence[Position]
+    positions: Sequence[ReadAt]
     task_id: str
     started: datetime
     remarks: tuple[str, ...]
     # The snapshots of earlier attempts, if the run was resumed.
-    earlier: Sequence[Sequence[Position]] = ()
+    earlier: Sequence[Sequence[ReadAt]] = ()
     # Of a rerun: the earlier report, and per pair what is resolved, remains and is new (computed once).
     since: Since | None = None
     compared: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = field(default_factory=dict)
@@ -60,7 +108,7 @@ class Ending:
     @property
     def spec(self) -> TableSpec:
         """The table, as it was compared."""
-        return self.run.job.spec
+        return self.run.spec
 
     @property
     def state(self) -> State:
@@ -255,7 +303,8 @@ def _proof(ending: Ending) -> dict[str, Any]:
         "sample": ending.ranges.sample,
         "anchor": ending.ranges.anchor,
         "estimates": dict(ending.ranges.estimates),
-        "one_snapshot_a_node": ending.request.settings.snapshot,
+        "one_snapshot_a_node": ending.request.settings.snapshot
+        and all(getattr(position, "held", True) for position in ending.positions),
         "nodes": {position.node: asdict(position) for position in ending.positions},
         "earlier": [{position.node: asdict(position) for position in attempt} for attempt in ending.earlier],
         "long_value": spec.long_value,

@@ -17,6 +17,7 @@ from trueup.errors import TrueupError
 from trueup.rows.align import Difference, Pair, kinds_of, pairs_of
 from trueup.rows.keys import Block
 from trueup.rows.request import TableRequest
+from trueup.rows.spec import TableSpec
 from trueup.task.compare.model import Found, Hashed
 from trueup.task.compare.spool import Spool
 from trueup.task.job import Job
@@ -171,6 +172,11 @@ class Comparison:
     controls: Sequence[Control]
     state: State
     progress: Progress
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table, as it is compared."""
+        return self.job.spec
 
 
 def alone_with(difference: Difference) -> tuple[str, ...]:

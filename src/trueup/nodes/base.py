@@ -1,0 +1,202 @@
+"""The protocol of a node that is compared by canonical rows, and what is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from trueup.errors import CheckFailed
+from trueup.rows.classes import parsed_class
+from trueup.rows.spec import ValueClass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_WRAP = 2**64
+
+
+@dataclass(frozen=True)
+class NodeColumn:
+    """A column of a node: its type as the node prints it, and the class of its values.
+
+    `kind` is None if values of the type have no canonical form; `why` says so.
+    """
+
+    name: str
+    type: str
+    kind: ValueClass | None
+    why: str = ""
+    # Other classes as which the node can read the same values exactly: a string of ClickHouse is text or bytes.
+    also: tuple[ValueClass, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """What a node has: columns, keys (the primary key first), and the estimated number of rows (None: unknown)."""
+
+    name: str
+    columns: tuple[NodeColumn, ...]
+    keys: tuple[tuple[str, ...], ...] = ()
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class ComparedColumn:
+    """A column of a run: its name, the class it is compared as, and the column of each node."""
+
+    name: str
+    kind: ValueClass
+    on: Mapping[str, NodeColumn]
+
+    @property
+    def parsed(self) -> ValueClass | None:
+        """The class as which texts are parsed when rows are compared."""
+        return parsed_class([column.kind for column in self.on.values() if column.kind])
+
+
+@dataclass(frozen=True)
+class KeyBlocks:
+    """Blocks by the first key column, an integer: `count` blocks of `width` values from `low`, and one on each side."""
+
+    column: str
+    low: int
+    width: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The first value after the last block."""
+        return self.low + self.width * self.count
+
+    def range_of(self, block: int) -> tuple[int | None, int | None]:
+        """Return the first value of a block and the first after it; None: open."""
+        start = None if block == 0 else self.low + (block - 1) * self.width
+        end = None if block > self.count else self.low + block * self.width
+        return start, end
+
+
+@dataclass(frozen=True)
+class HashBlocks:
+    """Blocks by the first bits of the row hash: a row that differs is in two blocks, and both differ."""
+
+    bits: int
+
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return 1 << self.bits
+
+
+Blocks = KeyBlocks | HashBlocks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run compares: the key first, then the other columns. `key`: how many columns are the key, 0 without."""
+
+    columns: tuple[ComparedColumn, ...]
+    key: int
+    seed: bytes
+    blocks: Blocks = field(default_factory=lambda: HashBlocks(0))
+
+    @property
+    def kinds(self) -> tuple[ValueClass, ...]:
+        """The classes of the columns."""
+        return tuple(column.kind for column in self.columns)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether equal values have equal bytes in all columns: then different digests mean different rows."""
+        return not any(column.kind == "json" or column.parsed for column in self.columns)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the key columns."""
+        return tuple(column.name for column in self.columns[: self.key])
+
+
+@dataclass(frozen=True)
+class CanonicalDigest:
+    """Count of rows, and the sums of both halves of their hashes, modulo 2^64."""
+
+    count: int
+    high: int
+    low: int
+
+    @classmethod
+    def of(cls, count: int, high: int, low: int) -> CanonicalDigest:
+        """Return a digest of sums that may be signed or larger than 64 bits."""
+        return cls(count, high % _WRAP, low % _WRAP)
+
+    def __add__(self, other: CanonicalDigest) -> CanonicalDigest:
+        return self.of(self.count + other.count, self.high + other.high, self.low + other.low)
+
+
+EMPTY = CanonicalDigest(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a node was read at: a snapshot, a version, a list of files; `held` is whether all reads saw the same."""
+
+    node: str
+    kind: str
+    held: bool
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def merged(numbers: Collection[int]) -> list[tuple[int, int]]:
+    """Return sorted numbers as runs: first and last of each."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def check_null_keys(node: str, plan: Plan, rows: int) -> None:
+    """Raise CheckFailed if rows of a node have NULL in their key."""
+    if rows:
+        reason = f"node {node}: {rows:,} rows have NULL in the key ({', '.join(plan.key_names)}); a key may not be NULL"
+        raise CheckFailed([reason], cure="choose columns without NULLs with --key")
+
+
+class ComparedNode(Protocol):
+    """A node that computes digests of canonical rows in place, and returns rows."""
+
+    name: str
+    # As in addresses: postgresql, delta, parquet …
+    kind: str
+
+    def describe(self) -> NodeTable:
+        """Return columns and keys of the table. Raises CheckFailed or NodeError if it cannot be read."""
+
+    def begin(self) -> Moment:
+        """Take a snapshot, if the kind has one; all digests and rows that are not `fresh` are of this moment."""
+
+    def probe(self, kinds: Sequence[ValueClass], seed: bytes) -> Mapping[ValueClass, Sequence[str]]:
+        """Return, per class, the md5 of encoded rows with one of `probe.SAMPLES` each, as the node computes it."""
+
+    def digests(self, plan: Plan) -> Mapping[int, CanonicalDigest]:
+        """Return the digest of each block that has rows."""
+
+    def rows(self, session: SparkSession, plan: Plan, blocks: Collection[int]) -> DataFrame:
+        """Return a frame with the rows of these blocks: `k` (the encoded key) and `v` (the encoded row), as bytes."""
+
+    def rows_of(self, session: SparkSession, plan: Plan, keys: DataFrame) -> DataFrame:
+        """Return the current rows, outside of the snapshot, whose encoded key is in the column `k` of a frame."""
+
+    def changed(self) -> str:
+        """Return why the reads since `begin` may not be of one moment, or an empty text."""
+
+    def stop(self) -> None:
+        """End the running queries, from another thread. Never raises."""
+
+    def end(self) -> None:
+        """End the snapshot, so that it holds nothing on the server."""
+
+    def close(self) -> None:
+        """Close all sessions. Never raises."""

@@ -1,0 +1,233 @@
+"""A ClickHouse table as a node, on a server or in the folder of an embedded ClickHouse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from trueup.config.model import Node
+from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, parse_url
+from trueup.errors import CheckFailed
+from trueup.nodes.base import Moment, NodeColumn, NodeTable
+from trueup.nodes.sql import Dialect, SqlNode, text
+from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, NAN
+from trueup.rows.spec import ValueClass
+
+_INT = re.compile(r"U?Int(8|16|32|64|128|256)")
+_MICROS = 6
+# Engines that keep old versions of rows until they are merged.
+_VERSIONED = re.compile(r"(Replicated|Shared)?(Replacing|Collapsing|VersionedCollapsing|Summing|Aggregating)MergeTree")
+
+
+def class_of(type_name: str) -> tuple[ValueClass | None, tuple[ValueClass, ...], str]:
+    """Return the class of the values of a type, other classes as which they can be read, or the reason for none."""
+    bare = bare_type(type_name)
+    if bare == "Bool":
+        return "bool", (), ""
+    if match := _INT.fullmatch(bare):
+        # Larger than 64 bits with a sign: exact as a decimal.
+        return ("decimal" if int(match[1]) > 64 or bare == "UInt64" else "int"), (), ""
+    if bare.startswith("Decimal"):
+        return "decimal", (), ""
+    if bare in ("Float32", "Float64"):
+        return "float", (), ""
+    if bare == "String" or bare.startswith("Enum"):
+        return "text", ("bytes",) if bare == "String" else (), ""
+    if bare.startswith("FixedString("):
+        return "bytes", ("text",), ""
+    if bare in ("Date", "Date32"):
+        return "date", (), ""
+    if bare == "UUID":
+        return "uuid", (), ""
+    if bare.startswith("DateTime"):
+        if (match := re.match(r"DateTime64\((\d)", bare)) and int(match[1]) > _MICROS:
+            return None, (), f"values of the type {type_name} are finer than microseconds"
+        # Without a zone of its own, a column prints times of the server's zone; both are points in time.
+        return "instant", ("timestamp",) if "'UTC'" in bare else (), ""
+    return None, (), f"values of the type {type_name} have no canonical form"
+
+
+def bare_type(type_name: str) -> str:
+    """Return a type without Nullable and LowCardinality."""
+    while match := re.fullmatch(r"(?:Nullable|LowCardinality)\((.*)\)", type_name):
+        type_name = match[1]
+    return type_name
+
+
+class ClickHouseDialect(Dialect):
+    """Expressions of ClickHouse, in which a string is a string of bytes."""
+
+    def name(self, text: str) -> str:
+        return identifier(text)
+
+    def constant(self, data: bytes) -> str:
+        return f"unhex('{data.hex()}')"
+
+    def concat(self, parts: Sequence[str]) -> str:
+        return f"concat({', '.join(parts)})" if len(parts) > 1 else parts[0]
+
+    def length(self, data: str) -> str:
+        return self._number(f"toUInt32(length({data}))", 8)
+
+    def _number(self, number: str, digits: int) -> str:
+        return f"unhex(leftPad(hex({number}), {digits}, '0'))"
+
+    def value(self, source: str, native: ValueClass, target: ValueClass, type_name: str) -> str:
+        if target == "bool":
+            return self._number(f"toUInt8({source})", 2)
+        if target == "int":
+            return self._number(f"toInt64({source})", 16)
+        if target == "decimal":
+            number = f"toUInt8({source})" if native == "bool" else source
+            printed = f"toString({number})"
+            return f"replaceRegexpOne({printed}, '(\\\\.[0-9]*[1-9])0+$|\\\\.0*$', '\\\\1')"
+        if target == "float":
+            number = f"toFloat64({source})"
+            bits = self._number(f"reinterpretAsUInt64({number})", 16)
+            return f"if(isNaN({number}), {self.constant(NAN)}, {bits})"
+        if target == "date":
+            return self._number(f"toInt32(toInt32(toDate32({source})) - {EPOCH_DAYS})", 8)
+        if target in ("timestamp", "instant"):
+            micros = f"toUnixTimestamp64Micro(toDateTime64({source}, 6, 'UTC'))"
+            return self._number(f"toInt64({micros} - {EPOCH_MICROS})", 16)
+        if target == "uuid":
+            return f"unhex(replaceAll(toString({source}), '-', ''))"
+        if target == "char":
+            return f"trim(TRAILING ' ' FROM toString({source}))"
+        if target == "text":
+            return self._printed(source, native)
+        return source
+
+    def _printed(self, source: str, native: ValueClass) -> str:
+        if native == "bool":
+            # A condition that is NULL selects the second value.
+            return f"if(isNull({source}), NULL, if({source}, 'true', 'false'))"
+        if native in ("timestamp", "instant"):
+            printed = f"toString(toDateTime64({source}, 6, 'UTC'))"
+            short = f"replaceRegexpOne({printed}, '\\\\.?0+$', '')"
+            return f"concat({short}, '+00')" if native == "instant" else short
+        return f"toString({source})"
+
+    def literal(self, kind: ValueClass, sample: Any) -> tuple[str, str]:
+        type_name = _LITERALS[kind]
+        nullable = f"Nullable({type_name})"
+        if sample is None:
+            return f"CAST(NULL AS {nullable})", nullable
+        if kind in ("date", "timestamp", "instant") and not _FIRST_YEAR <= sample.year <= _LAST_YEAR:
+            raise KeyError(kind)
+        return f"CAST({self._constant(sample)} AS {nullable})", nullable
+
+    def _constant(self, sample: Any) -> str:
+        if isinstance(sample, bool):
+            return str(sample).lower()
+        if isinstance(sample, datetime):
+            return literal(sample.strftime("%Y-%m-%d %H:%M:%S.%f"))
+        if isinstance(sample, date):
+            return literal(sample.isoformat())
+        if isinstance(sample, float):
+            return f"toFloat64({literal(repr(sample))})"
+        if isinstance(sample, Decimal):
+            return literal(f"{sample:f}")
+        return str(sample) if isinstance(sample, int) else literal(sample)
+
+    def md5(self, data: str) -> str:
+        return f"lower(hex(MD5({data})))"
+
+    def half(self, digest: str, number: int) -> str:
+        return f"reinterpretAsUInt64(reverse(unhex(substring({digest}, {1 + 16 * number}, 16))))"
+
+    def divided(self, number: str, by: int) -> str:
+        return f"intDiv({number}, {by})"
+
+
+_FIRST_YEAR, _LAST_YEAR = 1900, 2299
+_LITERALS: dict[ValueClass, str] = {
+    "bool": "Bool",
+    "int": "Int64",
+    "decimal": "Decimal(38, 10)",
+    "float": "Float64",
+    "text": "String",
+    "char": "String",
+    "bytes": "String",
+    "date": "Date32",
+    "timestamp": "DateTime64(6, 'UTC')",
+    "instant": "DateTime64(6, 'UTC')",
+    "uuid": "UUID",
+    "json": "String",
+}
+
+
+class ClickHouseNode(SqlNode):
+    """A table of ClickHouse; of engines that keep old versions of rows, the current ones (`FINAL`)."""
+
+    dialect = ClickHouseDialect()
+
+    def __init__(self, node: Node, table: str, filter: str, backend: Backend, database: str) -> None:
+        super().__init__(node.name, filter)
+        self.kind = node.kind
+        self._table = table
+        self._database = database
+        self._backend = backend
+        self._final = ""
+
+    @property
+    def source(self) -> str:
+        """The table, with FINAL if its engine keeps old versions."""
+        return f"{identifier(self._database)}.{identifier(self._table)}{self._final}"
+
+    def describe(self) -> NodeTable:
+        """Return columns and the sorting key, which is unique only for engines that replace rows."""
+        where = f"database = {literal(self._database)} AND"
+        tables = list(
+            self.query(f"SELECT engine, total_rows FROM system.tables WHERE {where} name = {literal(self._table)}")
+        )
+        if not tables:
+            reason = f"node {self.name}: there is no table {self._table} in the database {self._database}"
+            raise CheckFailed([reason], cure="name a table that exists on all nodes")
+        engine, rows = text(tables[0][0]), tables[0][1]
+        self._final = " FINAL" if _VERSIONED.fullmatch(engine) else ""
+        described = []
+        for name, type_name in self.query(
+            f"SELECT name, type FROM system.columns WHERE {where} table = {literal(self._table)} ORDER BY position"
+        ):
+            kind, also, why = class_of(text(type_name))
+            described.append(NodeColumn(text(name), text(type_name), kind, why, also))
+        return NodeTable(f"{self._database}.{self._table}", tuple(described), rows=None if rows is None else int(rows))
+
+    def begin(self) -> Moment:
+        """Return that ClickHouse has no snapshots: each statement reads the parts of its time."""
+        version = text(next(self.query("SELECT version()"))[0])
+        return Moment(self.name, self.kind, held=False, facts={"server_version": version, "final": bool(self._final)})
+
+    def query(self, sql: str, *, fresh: bool = False) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query."""
+        table = self._backend.arrow(sql)
+        columns = [column.to_pylist() for column in table.columns]
+        yield from zip(*columns, strict=True)
+
+    def stop(self) -> None:
+        """Do nothing: a statement of ClickHouse ends when its client closes the connection."""
+
+    def end(self) -> None:
+        """Do nothing: there is no snapshot."""
+
+    def close(self) -> None:
+        """Close the connection, or release the folder."""
+        self._backend.close()
+
+
+def open_clickhouse(node: Node, table: str, filter: str) -> ClickHouseNode:
+    """Return the node of an address `clickhouse://host:8123/db` or `chdb:FOLDER?database=NAME`."""
+    name = table.rpartition(".")[2]
+    if node.kind == "chdb":
+        folder, _, options = node.conninfo.removeprefix("chdb:").partition("?")
+        database = dict(part.split("=", 1) for part in options.split("&") if "=" in part).get("database", "default")
+        return ClickHouseNode(node, name, filter, Embedded(Path(unquote(folder)).absolute()), database)
+    url = parse_url(node.conninfo)
+    database = unquote(url.path.strip("/")) or "default"
+    return ClickHouseNode(node, name, filter, Server(node.conninfo, url, insecure=False), database)

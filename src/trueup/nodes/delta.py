@@ -1,0 +1,141 @@
+"""The frame of a Delta table in a folder: the files of one version, read as Parquet by Spark.
+
+The log is read with the library `deltalake`. What reading the files alone would not show is refused: deletion vectors,
+mapped columns, and any other feature that readers have to know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from pyspark.sql.types import StructType
+
+from trueup.config.files import odd_character
+from trueup.engine.parquet_files import local_path
+from trueup.errors import CheckFailed, ConfigError, NodeError
+from trueup.nodes.base import Moment
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+# Features of a table that do not change what its files contain.
+_HARMLESS = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+_WITH_DELTA = "use a Spark session that has Delta, and compare spark:NAME or a frame of it"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+# Types whose values in the names of folders Spark reads back exactly.
+_PARTITION_TYPES = ("string", "byte", "short", "integer", "long", "boolean", "date")
+
+
+@dataclass
+class DeltaSource:
+    """The newest version of a Delta table."""
+
+    path: str
+    _version: int = -1
+    _files: dict[str, int] = field(default_factory=dict)
+
+    def open(self, session: SparkSession) -> DataFrame:
+        """Return the frame of the newest version."""
+        folder = local_path(self.path)
+        table = _opened(folder)
+        schema = StructType.fromJson(json.loads(table.schema().to_json()))
+        _check_features(table, folder)
+        actions = _actions(table)
+        _check_partitions(folder, schema, table.metadata().partition_columns, actions)
+        self._version = table.version()
+        self._files = {str(folder / unquote(action["path"])): action["size_bytes"] for action in actions}
+        for path in self._files:
+            if odd := odd_character(Path(path)):
+                raise CheckFailed([f"Spark cannot read a path with the character {odd}: {path}"], cure="move the table")
+        if not self._files:
+            return session.createDataFrame([], schema)
+        # With the schema of the table: a column that a file lacks was added later, and is NULL in its rows.
+        return session.read.schema(schema).option("basePath", str(folder)).parquet(*self._files)
+
+    def moment(self, node: str) -> Moment:
+        """Return the version of the table."""
+        facts = {"path": self.path, "version": self._version, "files": len(self._files)}
+        return Moment(node, "delta", held=True, facts=facts)
+
+    def changed(self) -> str:
+        """Return which file of the version was removed or replaced."""
+        for path, size in self._files.items():
+            try:
+                if os.stat(path).st_size != size:
+                    return f"the file {path} of version {self._version} was replaced while it was read"
+            except OSError:
+                return f"the file {path} of version {self._version} was removed while it was read"
+        return ""
+
+
+def _opened(folder: Path) -> DeltaTable:
+    if find_spec("deltalake") is None:
+        raise ConfigError("a Delta table needs the library deltalake", cure="run pip install 'trueup[lake]'")
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    if not folder.is_dir():
+        raise CheckFailed([f"there is no folder {folder}"], cure="check the path of the node")
+    try:
+        return DeltaTable(str(folder))
+    except (DeltaError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise NodeError(
+            f"the Delta table {folder} cannot be opened: {reason}", cure="check the path of the node"
+        ) from None
+
+
+def _check_features(table: DeltaTable, folder: Path) -> None:
+    protocol = table.protocol()
+    features = {*(protocol.reader_features or ())} - _HARMLESS
+    mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if "columnMapping" in features and mapping == "none":
+        features.discard("columnMapping")
+    if mapping != "none":
+        features.add("columnMapping")
+    if protocol.min_reader_version > 3:
+        features.add(f"protocol version {protocol.min_reader_version}")
+    if features:
+        reason = f"the Delta table {folder} uses {', '.join(sorted(features))}, which its files alone do not show"
+        raise CheckFailed([reason], cure=_WITH_DELTA)
+
+
+def _actions(table: DeltaTable) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    listed = pa.table(table.get_add_actions(flatten=True))
+    names = [name for name in listed.column_names if name in ("path", "size_bytes") or name.startswith("partition.")]
+    actions: list[dict[str, Any]] = listed.select(names).to_pylist()
+    return actions
+
+
+def _check_partitions(folder: Path, schema: StructType, names: list[str], actions: list[dict[str, Any]]) -> None:
+    """Raise CheckFailed if the names of folders do not have the partition values that the log has."""
+    if not names:
+        return
+    types = {one.name: one.dataType.typeName() for one in schema.fields}
+    wrong = [f"{name} ({types[name]})" for name in names if types[name] not in _PARTITION_TYPES]
+    wrong += [
+        f"{name} in the path {action['path']}"
+        for action in actions
+        for name, text in _expected(names, action)
+        if f"{name}={text}" not in (unquote(unquote(part)) for part in Path(action["path"]).parts)
+    ]
+    if wrong:
+        reason = f"the Delta table {folder} is partitioned in a way that its files alone do not show: {wrong[0]}"
+        raise CheckFailed([reason], cure=_WITH_DELTA)
+
+
+def _expected(names: list[str], action: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        value = action[f"partition.{name}"]
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        yield name, _NO_VALUE if value is None else text

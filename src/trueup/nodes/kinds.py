@@ -1,0 +1,65 @@
+"""Open a node by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trueup.config.address import OTHER_KINDS, POSTGRESQL
+from trueup.config.model import Node
+from trueup.errors import ConfigError
+from trueup.nodes.base import ComparedNode
+from trueup.nodes.postgres import Options, PostgresNode
+from trueup.rows.spec import ValueClass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What nodes are opened with: options, frames of the program, and the session, which starts when it is needed."""
+
+    table: str
+    options: Options
+    application: str
+    session: Callable[[], SparkSession]
+    frames: Mapping[str, DataFrame]
+    # Results of probes, which all frames of the session share.
+    probed: dict[bytes, Mapping[ValueClass, Sequence[str]]] = field(default_factory=dict)
+
+
+def open_node(node: Node, opening: Opening) -> ComparedNode:
+    """Return a node of any kind; raise ConfigError if its kind is not supported."""
+    if node.kind == POSTGRESQL:
+        return PostgresNode(node, opening.table, opening.options, opening.application)
+    if node.kind == "mysql":
+        from trueup.nodes.mysql import MySqlNode
+
+        return MySqlNode(node, opening.table, opening.options.filter)
+    if node.kind in ("clickhouse", "chdb"):
+        from trueup.nodes.clickhouse import open_clickhouse
+
+        return open_clickhouse(node, opening.table, opening.options.filter)
+    from trueup.nodes.files import PathSource
+    from trueup.nodes.frame import FrameNode, FrameSource, GivenFrame
+    from trueup.nodes.tables import TableSource
+
+    place = node.conninfo[len(next(start for start in OTHER_KINDS if node.conninfo.startswith(start))) :]
+    source: FrameSource
+    if node.kind == "frame":
+        if node.name not in opening.frames:
+            raise ConfigError("the address frame: needs a frame of a Python program", cure="use trueup.diff in Python")
+        source = GivenFrame(opening.frames[node.name])
+    elif node.kind in ("spark", "iceberg"):
+        source = TableSource(node.kind, place)
+    elif node.kind == "delta":
+        from trueup.nodes.delta import DeltaSource
+
+        source = DeltaSource(place)
+    else:
+        source = PathSource(node.kind, place)
+    return FrameNode(
+        node.name, node.kind, source, opening.session(), filter=opening.options.filter, probed=opening.probed
+    )

@@ -1,0 +1,391 @@
+"""A MySQL or MariaDB table as a node, read in one consistent snapshot of one session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from trueup.config.model import Node
+from trueup.config.secrets import mask, secrets_of
+from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, TrueupError
+from trueup.nodes.base import KeyBlocks, Moment, NodeColumn, NodeTable, Plan
+from trueup.nodes.sql import Dialect, SqlNode, text
+from trueup.rows.canonical import EPOCH_DAYS
+from trueup.rows.spec import ValueClass
+
+_CLASSES: dict[str, ValueClass] = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"), "int"),
+    **dict.fromkeys(("float", "double"), "float"),
+    "decimal": "decimal",
+    "char": "char",
+    **dict.fromkeys(("varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"), "text"),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), "bytes"),
+    "date": "date",
+    "datetime": "timestamp",
+    "timestamp": "instant",
+    "time": "time",
+    "uuid": "uuid",
+    "json": "json",
+    **dict.fromkeys(("inet4", "inet6"), "text"),
+}
+# Results depend on none of the settings of the server.
+_SETTINGS = (
+    "SET NAMES utf8mb4",
+    "SET SESSION time_zone = '+00:00'",
+    "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+)
+_BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+
+
+def class_of(data_type: str, column_type: str) -> tuple[ValueClass | None, str]:
+    """Return the class of the values of a type, or None and the reason."""
+    if data_type == "bigint" and "unsigned" in column_type:
+        # Larger than 64 bits with a sign: exact as a decimal.
+        return "decimal", ""
+    if data_type == "bit" and column_type == "bit(64)":
+        return "decimal", ""
+    kind = _CLASSES.get(data_type)
+    return kind, "" if kind else f"values of the type {column_type} have no canonical form"
+
+
+class MySqlDialect(Dialect):
+    """Expressions of MySQL and MariaDB."""
+
+    def name(self, text: str) -> str:
+        return "`" + text.replace("`", "``") + "`"
+
+    def constant(self, data: bytes) -> str:
+        return f"X'{data.hex()}'"
+
+    def concat(self, parts: Sequence[str]) -> str:
+        return f"CONCAT({', '.join(parts)})"
+
+    def length(self, data: str) -> str:
+        return f"UNHEX(LPAD(HEX(LENGTH({data})), 8, '0'))"
+
+    def value(self, source: str, native: ValueClass, target: ValueClass, type_name: str) -> str:
+        if target == "bool":
+            return f"IF({source} IS NULL, NULL, IF({source}, X'01', X'00'))"
+        if target == "int":
+            return self._int64(f"CAST({source} AS SIGNED)")
+        if target == "decimal":
+            return self._bytes(self._decimal(source, type_name))
+        if target == "float":
+            return self._float(source)
+        if target == "date":
+            return self._date(source)
+        if target in ("timestamp", "instant"):
+            return self._moment(source)
+        if target == "time":
+            return self._time(source)
+        if target == "uuid":
+            return f"UNHEX(REPLACE({source}, '-', ''))"
+        if target == "char":
+            return self._bytes(f"TRIM(TRAILING ' ' FROM {source})")
+        if target == "bytes":
+            return source
+        return self._bytes(self._printed(source, native))
+
+    def _bytes(self, source: str) -> str:
+        return f"CAST(CONVERT({source} USING utf8mb4) AS BINARY)"
+
+    def _int64(self, number: str) -> str:
+        return f"UNHEX(LPAD(HEX({number}), 16, '0'))"
+
+    def _decimal(self, source: str, type_name: str) -> str:
+        printed = f"CAST({source} + 0 AS CHAR)" if type_name.startswith("bit") else f"CAST({source} AS CHAR)"
+        scale = re.match(r"decimal\(\d+,\s*(\d+)\)", type_name)
+        if scale and int(scale[1]):
+            printed = f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {printed}))"
+        return f"IF({source} = 0, '0', {printed})"
+
+    def _date(self, source: str) -> str:
+        # TO_DAYS is NULL for 0000-00-00 and 2024-00-00, which are not NULL: their text has another length.
+        days = f"UNHEX(RIGHT(LPAD(HEX(TO_DAYS({source}) - {_TO_DAYS}), 16, '0'), 8))"
+        return f"COALESCE({days}, {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def _moment(self, source: str) -> str:
+        micros = f"TIMESTAMPDIFF(MICROSECOND, '2000-01-01 00:00:00', {source})"
+        known = f"IF(TO_DAYS({source}) IS NULL, NULL, {self._int64(micros)})"
+        return f"COALESCE({known}, {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def _time(self, source: str) -> str:
+        micros = self._int64(f"CAST(FLOOR(TIME_TO_SEC({source})) * 1000000 + MICROSECOND({source}) AS SIGNED)")
+        known = f"IF({source} >= '00:00:00' AND {source} <= '24:00:00', {micros}, NULL)"
+        return f"COALESCE({known}, {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def _float(self, source: str) -> str:
+        """Return the bits of a double, computed as in `frame_columns`; MySQL has no infinite numbers."""
+        number = f"CAST({source} AS DOUBLE)"
+        size = f"ABS({number})"
+        guess = f"FLOOR(LOG2(IF({size} < {2.0**-1022!r}, 1, {size})))"
+        scaled = f"({size} * POW(2, FLOOR((52 - {guess}) / 2)) * POW(2, (52 - {guess}) - FLOOR((52 - {guess}) / 2)))"
+        exponent = f"({guess} + IF({scaled} >= 9007199254740992e0, 1, IF({scaled} < 4503599627370496e0, -1, 0)))"
+        mantissa = (
+            f"(CASE WHEN {scaled} >= 9007199254740992e0 THEN {scaled} / 2"
+            f" WHEN {scaled} < 4503599627370496e0 THEN {scaled} * 2 ELSE {scaled} END)"
+        )
+        normal = f"((CAST({exponent} + 1023 AS UNSIGNED) << 52) + (CAST({mantissa} AS UNSIGNED) - 4503599627370496))"
+        small = f"CAST({size} * POW(2, 537) * POW(2, 537) AS UNSIGNED)"
+        bits = f"IF({size} < {2.0**-1022!r}, {small}, {normal})"
+        sign = f"IF(CAST({number} AS CHAR) LIKE '-%', 9223372036854775808, 0)"
+        return self._int64(f"({bits} | {sign})")
+
+    def _printed(self, source: str, native: ValueClass) -> str:
+        if native in ("timestamp", "instant"):
+            printed = f"CAST({source} AS CHAR)"
+            short = f"IF(LOCATE('.', {printed}), TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {printed})), {printed})"
+            return f"CONCAT({short}, '+00')" if native == "instant" else short
+        return f"CAST({source} AS CHAR)"
+
+    def literal(self, kind: ValueClass, sample: Any) -> tuple[str, str]:
+        type_name = _LITERALS[kind]
+        if sample is None:
+            return "NULL", type_name
+        if isinstance(sample, bytes):
+            return self.constant(sample), type_name
+        if isinstance(sample, float):
+            if not isfinite(sample) or str(sample) == "-0.0":
+                # MySQL has no such numbers.
+                raise KeyError(kind)
+            return f"CAST({sample!r} AS DOUBLE)" if "e" in repr(sample) else f"CAST({sample!r}e0 AS DOUBLE)", type_name
+        if isinstance(sample, datetime):
+            if sample.year < 1000:
+                raise KeyError(kind)
+            return f"CAST('{sample:%Y-%m-%d %H:%M:%S.%f}' AS DATETIME(6))", type_name
+        if isinstance(sample, date):
+            return f"CAST('{sample.isoformat()}' AS DATE)", type_name
+        if isinstance(sample, time):
+            return f"CAST('{sample.isoformat()}' AS TIME(6))", type_name
+        if isinstance(sample, Decimal):
+            return f"CAST('{sample:f}' AS DECIMAL(38,10))", type_name
+        if isinstance(sample, bool | int):
+            return str(int(sample)), type_name
+        return f"CONVERT({self.constant(sample.encode())} USING utf8mb4)", type_name
+
+    def md5(self, data: str) -> str:
+        return f"MD5({data})"
+
+    def half(self, digest: str, number: int) -> str:
+        return f"CAST(CONV(SUBSTRING({digest}, {1 + 16 * number}, 16), 16, 10) AS UNSIGNED)"
+
+    def divided(self, number: str, by: int) -> str:
+        return f"({number} DIV {by})"
+
+
+# TO_DAYS('2000-01-01').
+_TO_DAYS = 719_528 + EPOCH_DAYS
+_LITERALS: dict[ValueClass, str] = {
+    **{"bool": "tinyint(1)", "int": "bigint(20)", "decimal": "decimal(38,10)", "float": "double", "text": "text"},
+    **{"char": "char(10)", "bytes": "blob", "date": "date", "timestamp": "datetime(6)", "instant": "timestamp(6)"},
+    **{"time": "time(6)", "uuid": "uuid", "json": "longtext"},
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server and a database, from `mysql://user:password@host:port/db?ssl_ca=FILE`."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    database: str
+    socket: str
+    options: dict[str, str]
+
+    @classmethod
+    def parse(cls, address: str, node: str) -> Address:
+        """Return the parts of an address; raise ConfigError if it is not valid."""
+        try:
+            url = urlsplit(address)
+            port = url.port or 3306
+        except ValueError:
+            raise _wrong_address(node) from None
+        options = dict(parse_qsl(url.query))
+        socket = options.pop("unix_socket", "")
+        if not url.path.strip("/") or set(options) - {"ssl_ca", "ssl_cert", "ssl_key"}:
+            raise _wrong_address(node)
+        user, password = unquote(url.username or ""), unquote(url.password or "")
+        return cls(url.hostname or "localhost", port, user, password, unquote(url.path.strip("/")), socket, options)
+
+
+def _wrong_address(node: str) -> ConfigError:
+    cure = "write mysql://user:password@host:3306/database, with ssl_ca=FILE or unix_socket=PATH after ? if needed"
+    return ConfigError("the address is not valid", cure=cure, node=node)
+
+
+class MySqlNode(SqlNode):
+    """A table of MySQL or MariaDB."""
+
+    kind = "mysql"
+    dialect = MySqlDialect()
+
+    def __init__(self, node: Node, table: str, filter: str) -> None:
+        super().__init__(node.name, filter)
+        self._node = node
+        self._address = Address.parse(node.conninfo, node.name)
+        schema, _, name = table.rpartition(".")
+        # The schema of a PostgreSQL table is not a database here.
+        self._database = schema if schema and schema != "public" else self._address.database
+        self._table = name
+        self._snapshot: Any = None
+        self._fresh: Any = None
+
+    @property
+    def source(self) -> str:
+        """The table."""
+        return f"{self.dialect.name(self._database)}.{self.dialect.name(self._table)}"
+
+    def describe(self) -> NodeTable:
+        """Return columns and keys."""
+        place = f"TABLE_SCHEMA = {self._text(self._database)} AND TABLE_NAME = {self._text(self._table)}"
+        described = []
+        for name, data_type, column_type in self.query(
+            f"SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE FROM information_schema.COLUMNS WHERE {place}"
+            " ORDER BY ORDINAL_POSITION"
+        ):
+            kind, why = class_of(text(data_type), text(column_type))
+            described.append(NodeColumn(text(name), text(column_type), kind, why))
+        if not described:
+            reason = f"node {self.name}: there is no table {self._table} in the database {self._database}"
+            raise CheckFailed([reason], cure="name a table that exists on all nodes")
+        keys: dict[str, list[str]] = {}
+        nullable = set()
+        for index, column, is_nullable in self.query(
+            f"SELECT INDEX_NAME, COLUMN_NAME, NULLABLE FROM information_schema.STATISTICS WHERE {place}"
+            " AND NON_UNIQUE = 0 AND SUB_PART IS NULL ORDER BY INDEX_NAME = 'PRIMARY' DESC, INDEX_NAME, SEQ_IN_INDEX"
+        ):
+            keys.setdefault(text(index), []).append(text(column))
+            nullable |= {text(index)} if text(is_nullable) == "YES" else set()
+        rows = next(self.query(f"SELECT TABLE_ROWS FROM information_schema.TABLES WHERE {place}"))[0]
+        unique = tuple(tuple(columns) for index, columns in keys.items() if index not in nullable)
+        return NodeTable(
+            f"{self._database}.{self._table}", tuple(described), unique, None if rows is None else int(rows)
+        )
+
+    def begin(self) -> Moment:
+        """Start a consistent read; its position in the binary log is known if the server writes one."""
+        self._snapshot = self._connect()
+        self._run(self._snapshot, _BEGIN)
+        facts: dict[str, object] = {"server_version": text(next(self.query("SELECT version()"))[0])}
+        for name, value in self.query("SHOW STATUS LIKE 'binlog_snapshot_%'"):
+            facts[text(name).lower()] = text(value)
+        engine = text(
+            next(
+                self.query(
+                    "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = "
+                    f"{self._text(self._database)} AND TABLE_NAME = {self._text(self._table)}"
+                )
+            )[0]
+        )
+        # Other engines have no snapshots.
+        return Moment(self.name, self.kind, held=engine.lower() in ("innodb", "rocksdb"), facts=facts)
+
+    def key_blocks(self, plan: Plan, unit: int) -> KeyBlocks | None:
+        """Return None: blocks are by hash, or by the key of another node."""
+        return None
+
+    def query(self, sql: str, *, fresh: bool = False) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query: in the consistent read after `begin`, else as they are now."""
+        if fresh or self._snapshot is None:
+            self._fresh = self._fresh or self._connect()
+        connection = self._fresh if fresh or self._snapshot is None else self._snapshot
+        cursor = self._cursor(connection)
+        try:
+            try:
+                cursor.execute(sql)
+                while rows := cursor.fetchmany(1000):
+                    yield from rows
+            except Exception as error:
+                raise self._error(error) from None
+        finally:
+            with suppress(Exception):
+                cursor.close()
+
+    def end(self) -> None:
+        """End the consistent read."""
+        if self._snapshot is not None:
+            with suppress(Exception):
+                self._snapshot.close()
+            self._snapshot = None
+
+    def stop(self) -> None:
+        """Close the sessions: their statements end."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the sessions."""
+        for connection in (self._snapshot, self._fresh):
+            if connection is not None:
+                with suppress(Exception):
+                    connection.close()
+
+    def _connect(self) -> Any:
+        pymysql = _driver()
+        address = self._address
+        place: dict[str, Any] = {"unix_socket": address.socket} if address.socket else {"host": address.host}
+        if "ssl_ca" in address.options:
+            place |= address.options
+        try:
+            connection = pymysql.connect(
+                **place,
+                port=address.port,
+                user=address.user or None,
+                password=address.password,
+                database=address.database,
+                charset="utf8mb4",
+                connect_timeout=10,
+                autocommit=True,
+                # Numbers and times as they are sent: nothing is lost in a conversion.
+                conv={},
+            )
+            for setting in _SETTINGS:
+                self._run(connection, setting)
+        except TrueupError:
+            raise
+        except Exception as error:
+            raise self._error(error, lost=True) from None
+        return connection
+
+    def _run(self, connection: Any, statement: str) -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        except Exception as error:
+            raise self._error(error) from None
+
+    def _cursor(self, connection: Any) -> Any:
+        from pymysql.cursors import SSCursor
+
+        # Unbuffered: the rows of a result need not fit into memory.
+        return connection.cursor(SSCursor)
+
+    def _error(self, error: Exception, *, lost: bool = False) -> TrueupError:
+        if isinstance(error, TrueupError):
+            return error
+        code, *rest = error.args if error.args else (0,)
+        reason = mask(str(rest[0] if rest else code or type(error).__name__), *secrets_of(self._node))
+        if lost or code in (2003, 2006, 2013, 1045, 1049):
+            cure = f"check that the server is running and reachable, and the user: {self._node.describe()}"
+            return NodeError(f"{reason} ({code})", cure=cure, node=self.name)
+        return QueryError(f"{reason} ({code})", node=self.name)
+
+    def _text(self, value: str) -> str:
+        return "'" + value.replace("'", "''") + "'"
+
+
+def _driver() -> Any:
+    try:
+        import pymysql
+    except ImportError:
+        raise ConfigError("a node of MySQL needs the library PyMySQL", cure="run pip install 'trueup[mysql]'") from None
+    return pymysql

@@ -1,0 +1,139 @@
+"""Plan a comparison: match the columns of the nodes, choose the class of each, and the key."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trueup.config.wording import suggest
+from trueup.errors import CheckFailed
+from trueup.nodes.base import ComparedColumn, NodeColumn, NodeTable, Plan
+from trueup.rows.classes import common_class, is_key_class
+from trueup.rows.spec import ValueClass
+
+_FIX = "nothing was compared; fix the problems listed above and run again"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which columns and which key to compare; empty: all columns, and the key of a node."""
+
+    columns: tuple[str, ...] = ()
+    exclude_columns: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+
+
+def plan_columns(tables: Mapping[str, NodeTable], request: Request) -> Plan:
+    """Return what is compared; raise CheckFailed with every reason why it cannot be."""
+    reasons: list[str] = []
+    matched = _matched(tables, reasons)
+    reasons += _unknown(matched, request)
+    key = _key(tables, matched, request)
+    excluded = {name for name in matched if _spelled(name, request.exclude_columns)}
+    reasons += [f"--exclude-columns: {name} is a column of the key" for name in key if name in excluded]
+    chosen = [name for name in matched if name in key or not request.columns or _spelled(name, request.columns)]
+    columns = []
+    for name in [*key, *(name for name in chosen if name not in key)]:
+        if name not in excluded:
+            compared = _compared(name, matched[name], tables, reasons, is_key=name in key)
+            if compared is not None:
+                columns.append(compared)
+    if not columns and not reasons:
+        reasons.append("there are no columns to compare")
+    if reasons:
+        raise CheckFailed(reasons, cure=_FIX)
+    return Plan(tuple(columns), len(key), secrets.token_bytes(16))
+
+
+Matched = dict[str, dict[str, NodeColumn]]
+
+
+def _matched(tables: Mapping[str, NodeTable], reasons: list[str]) -> Matched:
+    """Return the columns by name, without regard to case where that is unique, in the order of the first node."""
+    matched: Matched = {}
+    for node, table in tables.items():
+        folded: dict[str, list[str]] = {}
+        for column in table.columns:
+            folded.setdefault(column.name.casefold(), []).append(column.name)
+        for column in table.columns:
+            name = _same_name(column.name, matched, is_unique=len(folded[column.name.casefold()]) == 1)
+            if node in matched.setdefault(name, {}):
+                reasons.append(f"node {node}: the column {column.name} exists twice")
+            matched[name][node] = column
+    return matched
+
+
+def _same_name(name: str, matched: Matched, *, is_unique: bool) -> str:
+    if name in matched or not is_unique:
+        return name
+    same = [other for other in matched if other.casefold() == name.casefold()]
+    return same[0] if len(same) == 1 else name
+
+
+def _spelled(name: str, names: Sequence[str]) -> bool:
+    return name in names or name.casefold() in (other.casefold() for other in names)
+
+
+def _unknown(matched: Matched, request: Request) -> list[str]:
+    known = {name.casefold() for name in matched}
+    options = {"--columns": request.columns, "--exclude-columns": request.exclude_columns, "--key": request.key}
+    return [
+        f"{option}: there is no column {name}. {suggest(name, tuple(matched))}"
+        for option, names in options.items()
+        for name in names
+        if name.casefold() not in known
+    ]
+
+
+def _key(tables: Mapping[str, NodeTable], matched: Matched, request: Request) -> list[str]:
+    """Return the key: the requested one, else the first key of a node whose columns all nodes have."""
+    if request.key:
+        return [name for wanted in request.key for name in matched if _spelled(name, [wanted])]
+    everywhere = {name for name, on in matched.items() if len(on) == len(tables)}
+    for node, table in tables.items():
+        for key in table.keys:
+            names = [next(name for name, on in matched.items() if on.get(node) and on[node].name == one) for one in key]
+            if set(names) <= everywhere:
+                return names
+    return []
+
+
+def _as_others(on: Mapping[str, NodeColumn]) -> dict[str, NodeColumn]:
+    """Return the columns, of another class if that is the one of all other nodes."""
+    chosen = dict(on)
+    for node, column in on.items():
+        others = {other.kind for name, other in on.items() if name != node}
+        if len(others) == 1 and (kind := others.pop()) in column.also:
+            chosen[node] = replace(column, kind=kind)
+    return chosen
+
+
+def _compared(
+    name: str, on: Mapping[str, NodeColumn], tables: Mapping[str, NodeTable], reasons: list[str], *, is_key: bool
+) -> ComparedColumn | None:
+    """Return how a column is compared; add the reason if it cannot be."""
+    lacking = [node for node in tables if node not in on]
+    if lacking:
+        cure = "choose another key with --key" if is_key else "leave it out with --exclude-columns"
+        reasons.append(f"column {name} is not on {', '.join(lacking)}; {cure}")
+        return None
+    unknown = [f"column {name} on {node}: {column.why}" for node, column in on.items() if column.kind is None]
+    if unknown:
+        reasons += [f"{text}; leave it out with --exclude-columns" for text in unknown]
+        return None
+    on = _as_others(on)
+    kinds: list[ValueClass] = [column.kind for column in on.values() if column.kind is not None]
+    common = common_class(kinds)
+    listed = ", ".join(f"{column.type} on {node}" for node, column in on.items())
+    if common is None:
+        reasons.append(
+            f"column {name}: {listed} cannot be compared exactly; leave it out with --exclude-columns, or read it as"
+            " another type"
+        )
+        return None
+    if is_key and not is_key_class(kinds):
+        reasons.append(f"key column {name}: rows cannot be matched by {listed}; choose another key with --key")
+        return None
+    # In the order of the nodes.
+    return ComparedColumn(name, common, {node: on[node] for node in tables})

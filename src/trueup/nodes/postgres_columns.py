@@ -1,0 +1,99 @@
+"""Canonical bytes in PostgreSQL: a row of built-in types, whose binary form `record_send` writes.
+
+No expression calls a cast that the owner of a type made: see `trueup.db.casts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+
+from psycopg import sql
+
+from trueup.db.catalog import Column
+from trueup.nodes.base import Blocks, HashBlocks
+from trueup.rows.encode import base_value, column_spec, text_of
+from trueup.rows.spec import ColumnSpec, ValueClass
+from trueup.rows.types import CLASS_TYPES, type_named
+
+
+def class_of(column: Column) -> ValueClass:
+    """Return the class of a column's values; a type without a class of its own is text, as PostgreSQL prints it."""
+    return type_named(column.base_schema, column.base_name).value_class
+
+
+def value(column: ColumnSpec, native: ValueClass, target: ValueClass) -> sql.Composable:
+    """Return a column as a value of the type whose binary form is the canonical form of the target class."""
+    base = base_value(column)
+    if target == "int":
+        return sql.SQL("{}::int4::int8" if native == "bool" else "{}::int8").format(base)
+    if target == "decimal":
+        if native == "decimal":
+            return sql.SQL("trim_scale({})::text").format(base)
+        return sql.SQL("{}::int4::text" if native == "bool" else "{}::text").format(base)
+    if target == "float":
+        # Different bits may be the same NaN.
+        return sql.SQL("CASE WHEN {base} = 'NaN' THEN 'NaN'::float8 ELSE {base}::float8 END").format(base=base)
+    if target == "char":
+        # The cast of char(n) removes trailing blanks.
+        return sql.SQL("{}::text" if native == "char" else "rtrim({}, ' ')").format(
+            base if native == "char" else text_of(column)
+        )
+    return text_of(column) if target in ("text", "json") else base
+
+
+def encoded(values: Sequence[sql.Composable], seed: bytes | None = None) -> sql.Composed:
+    """Return values as an encoded row."""
+    fields = list(values)
+    if seed is not None:
+        fields.insert(0, sql.SQL("{}::bytea").format(sql.Literal(f"\\x{seed.hex()}")))
+    return sql.SQL("record_send(ROW({}))").format(sql.SQL(", ").join(fields))
+
+
+def spec_of(column: Column) -> ColumnSpec:
+    """Return how a column of the catalog is read."""
+    return column_spec(column)
+
+
+def literal_spec(kind: ValueClass) -> ColumnSpec:
+    """Return how the column `value` of a class is read, for a probe."""
+    row = CLASS_TYPES[kind]
+    return ColumnSpec("value", f'"pg_catalog"."{row.name}"', row.encoding)
+
+
+def literal(kind: ValueClass, sample: Any) -> sql.Composed:
+    """Return a sample of a class as a literal, for a probe."""
+    text = None if sample is None else f"\\x{sample.hex()}" if isinstance(sample, bytes) else _text(sample)
+    return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(f'"pg_catalog"."{CLASS_TYPES[kind].name}"'))
+
+
+def _text(sample: Any) -> str:
+    if isinstance(sample, date | time):
+        return sample.isoformat()
+    return f"{sample:f}" if isinstance(sample, Decimal) else str(sample)
+
+
+def hash_bits(row: sql.Composable) -> sql.Composed:
+    """Return the 128 bits of the md5 of an encoded row."""
+    return sql.SQL("('x' || md5({}))::bit(128)").format(row)
+
+
+def block_of(blocks: Blocks, key: sql.Composable | None) -> sql.Composed:
+    """Return the number of the block of a row: of its first key column, or of the column `hash`."""
+    if isinstance(blocks, HashBlocks):
+        if not blocks.bits:
+            return sql.SQL("0").format()
+        return sql.SQL("hash::bit({})::int4").format(sql.SQL(str(blocks.bits)))
+    assert key is not None
+    return sql.SQL(
+        "CASE WHEN {key} < {low} THEN 0 WHEN {key} >= {end} THEN {last}"
+        " ELSE (({key}::int8 - {low}::int8) / {width}::int8)::int4 + 1 END"
+    ).format(
+        key=key,
+        low=sql.Literal(blocks.low),
+        end=sql.Literal(blocks.end),
+        last=sql.Literal(blocks.count + 1),
+        width=sql.Literal(blocks.width),
+    )

@@ -1,0 +1,149 @@
+"""Compare the rows of differing blocks on Spark: rows that all nodes have equally often are equal, others are aligned.
+
+Rows are matched by their encoded keys. Values whose bytes differ are compared by `classes.is_equal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from trueup.nodes.base import Plan
+from trueup.rows.align import Difference, Group, pack
+from trueup.rows.canonical import decode_row, hash_row, shown, text_of
+from trueup.rows.classes import is_equal
+from trueup.rows.encode import Value
+from trueup.rows.spec import ValueClass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+# Differences of one line of the result.
+_PACKED = 200
+# The result: the differences, packed; their number; and the encoded keys.
+RESULT = "packed binary, found int, keys array<binary>"
+
+
+def differing_rows(frames: Mapping[str, DataFrame], plan: Plan, long_value: int) -> DataFrame:
+    """Return the differences between the rows of all nodes, as a frame of the schema RESULT."""
+    nodes = tuple(frames)
+    all_rows = reduce(
+        lambda one, other: one.unionAll(other),
+        (frame.select("k", "v", f.lit(number).alias("n")) for number, frame in enumerate(frames.values())),
+    )
+    counts = [f.sum(f.when(f.col("n") == number, 1).otherwise(0)).alias(f"c{number}") for number in range(len(nodes))]
+    counted = all_rows.groupBy("k", "v").agg(*counts)
+    first, *others = [f.col(f"c{number}") for number in range(len(nodes))]
+    unequal = counted.where(reduce(lambda one, other: one | other, (first != other for other in others)))
+    compare = CompareRows(nodes, plan.kinds, tuple(column.parsed for column in plan.columns), plan.key, long_value)
+    return unequal.repartition("k").sortWithinPartitions("k").mapInArrow(compare.run, RESULT)
+
+
+@dataclass(frozen=True)
+class CompareRows:
+    """What a Python worker runs: it gets all rows of a key one after the other."""
+
+    nodes: tuple[str, ...]
+    kinds: tuple[ValueClass, ...]
+    parsed: tuple[ValueClass | None, ...]
+    key: int
+    long_value: int
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches of RESULT."""
+        found: list[Difference] = []
+        keys: list[bytes] = []
+        for key, lines in groupby(self._lines(batches), key=lambda line: line[0]):
+            differences = list(self.differences([(row, counts) for _, row, counts in lines]))
+            found += differences
+            keys += [key] * bool(differences)
+            if len(found) >= _PACKED:
+                yield _batch(found, keys)
+                found, keys = [], []
+        if found:
+            yield _batch(found, keys)
+
+    def differences(self, lines: Sequence[tuple[bytes, Sequence[int]]]) -> Iterator[Difference]:
+        """Yield the differences of the rows of one key: each distinct row, and how often each node has it."""
+        rows: list[list[tuple[bytes, int]]] = [[] for _ in self.nodes]
+        for row, counts in lines:
+            common = min(counts)
+            for node, count in enumerate(counts):
+                if count > common:
+                    rows[node].append((row, count - common))
+        # With a unique key, every node has at most one row, once.
+        while any(rows):
+            copies = min(side[0][1] for side in rows if side)
+            yield from self._difference([side[0][0] if side else None for side in rows], copies)
+            for side in rows:
+                if side and side[0][1] > copies:
+                    side[0] = side[0][0], side[0][1] - copies
+                elif side:
+                    del side[0]
+
+    def _difference(self, rows: Sequence[bytes | None], copies: int) -> Iterator[Difference]:
+        groups: list[tuple[list[str], bytes | None, list[bytes | None]]] = []
+        for node, row in zip(self.nodes, rows, strict=True):
+            # The first field is the seed.
+            values = [] if row is None else decode_row(row)[1:]
+            same = next((group for group in groups if self._is_same(group[1], group[2], row, values)), None)
+            if same:
+                same[0].append(node)
+            else:
+                groups.append(([node], row, values))
+        if len(groups) < 2:
+            return
+        some = next(values for _, row, values in groups if row is not None)
+        yield Difference(
+            self._key(some, rows),
+            self.nodes,
+            tuple(
+                Group(tuple(nodes), None if row is None else _signed(row), self._shown(row, values), copies)
+                for nodes, row, values in groups
+            ),
+        )
+
+    def _is_same(
+        self, one: bytes | None, values: Sequence[bytes | None], other: bytes | None, others: Sequence[bytes | None]
+    ) -> bool:
+        if one is None or other is None:
+            return one is other
+        return one == other or all(map(is_equal, self.kinds, self.parsed, values, others))
+
+    def _key(self, values: Sequence[bytes | None], rows: Sequence[bytes | None]) -> tuple[str, ...]:
+        if not self.key:
+            return (str(_signed(next(row for row in rows if row is not None))),)
+        # A key has no NULL: see `base.check_null_keys`.
+        return tuple(text_of(kind, value or b"") for kind, value in zip(self.kinds, values[: self.key], strict=False))
+
+    def _shown(self, row: bytes | None, values: Sequence[bytes | None]) -> tuple[Value, ...] | None:
+        if row is None:
+            return None
+        return tuple(shown(kind, value, self.long_value) for kind, value in zip(self.kinds, values, strict=True))
+
+    def _lines(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes, list[int]]]:
+        for batch in batches:
+            keys, rows, *counts = (column.to_pylist() for column in batch.columns)
+            yield from ((bytes(key), bytes(row), count) for key, row, *count in zip(keys, rows, *counts, strict=True))
+
+
+def _batch(found: Sequence[Difference], keys: Sequence[bytes]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = [
+        pa.array([pack(found)], pa.binary()),
+        pa.array([len(found)], pa.int32()),
+        pa.array([list(keys)], pa.list_(pa.binary())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["packed", "found", "keys"])
+
+
+def _signed(row: bytes) -> int:
+    high = hash_row(row)[0]
+    return high - 2**64 if high >= 2**63 else high

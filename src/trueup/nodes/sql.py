@@ -1,0 +1,252 @@
+"""What databases with an SQL dialect of their own share: encoded rows by concatenation, digests by sums, rows by pages.
+
+A dialect has the expressions; this module has the statements. Rows are read by the driver, in its snapshot.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trueup.errors import QueryError
+from trueup.nodes.base import (
+    EMPTY,
+    Blocks,
+    CanonicalDigest,
+    HashBlocks,
+    KeyBlocks,
+    Moment,
+    NodeTable,
+    Plan,
+    check_null_keys,
+    merged,
+)
+from trueup.nodes.probe import SAMPLES, expected
+from trueup.nodes.spooled import spooled
+from trueup.rows.canonical import FORMS, NULL, SEED
+from trueup.rows.spec import ValueClass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Keys per statement of a re-check, and ranges of blocks per statement.
+_KEYS = 1000
+_RANGES = 50
+
+
+class Dialect(ABC):
+    """Expressions of one SQL dialect. All results of expressions for bytes are strings of bytes."""
+
+    @abstractmethod
+    def name(self, text: str) -> str:
+        """Return a quoted name."""
+
+    @abstractmethod
+    def constant(self, data: bytes) -> str:
+        """Return bytes as a literal."""
+
+    @abstractmethod
+    def concat(self, parts: Sequence[str]) -> str:
+        """Return the concatenation of strings of bytes; NULL if one is NULL."""
+
+    @abstractmethod
+    def length(self, data: str) -> str:
+        """Return the length of a string of bytes, as 4 bytes."""
+
+    @abstractmethod
+    def value(self, source: str, native: ValueClass, target: ValueClass, type_name: str) -> str:
+        """Return an expression as canonical bytes of the target class; NULL stays NULL."""
+
+    @abstractmethod
+    def literal(self, kind: ValueClass, sample: Any) -> tuple[str, str]:
+        """Return a sample of a class as an expression, and the name of its type; raise KeyError without such a type."""
+
+    @abstractmethod
+    def half(self, digest: str, number: int) -> str:
+        """Return a half of the column with an md5 as an unsigned number."""
+
+    @abstractmethod
+    def md5(self, data: str) -> str:
+        """Return the md5 of a string of bytes, as 32 digits in lower case."""
+
+    @abstractmethod
+    def divided(self, number: str, by: int) -> str:
+        """Return the whole number of a division."""
+
+    def either(self, data: str, default: str) -> str:
+        """Return the first expression, or the second if it is NULL."""
+        return f"coalesce({data}, {default})"
+
+    def row(self, kinds: Sequence[ValueClass], values: Sequence[str], seed: bytes | None = None) -> str:
+        """Return canonical values as an encoded row."""
+        head = (len(values) + (seed is not None)).to_bytes(4, "big")
+        if seed is not None:
+            head += SEED.number.to_bytes(4, "big") + len(seed).to_bytes(4, "big") + seed
+        parts = [self.constant(head)]
+        for kind, data in zip(kinds, values, strict=True):
+            number = FORMS[kind].number.to_bytes(4, "big")
+            known = self.concat([self.constant(number), self.length(data), data])
+            parts.append(self.either(known, self.constant(number + NULL)))
+        return self.concat(parts)
+
+    def block(self, blocks: Blocks, key: str, digest: str) -> str:
+        """Return the number of the block of a row."""
+        if isinstance(blocks, HashBlocks):
+            high = self.half(digest, 0)
+            return self.divided(high, 2 ** (64 - blocks.bits)) if blocks.bits else "0"
+        inside = self.divided(f"({key} - ({blocks.low}))", blocks.width)
+        return (
+            f"CASE WHEN {key} < {blocks.low} THEN 0 WHEN {key} >= {blocks.end} THEN {blocks.count + 1}"
+            f" ELSE {inside} + 1 END"
+        )
+
+
+class SqlNode(ABC):
+    """A table or query of a database with a dialect."""
+
+    kind: str
+    dialect: Dialect
+
+    def __init__(self, name: str, filter: str = "") -> None:
+        self.name = name
+        self._filter = filter
+        self._types: dict[str, str] = {}
+
+    @abstractmethod
+    def query(self, sql: str, *, fresh: bool = False) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query, in the snapshot or, with `fresh`, as they are now."""
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """The FROM clause."""
+
+    @abstractmethod
+    def describe(self) -> NodeTable:
+        """Return columns and keys; fill `_types`."""
+
+    @abstractmethod
+    def begin(self) -> Moment:
+        """Take a snapshot, if there are any."""
+
+    def probe(self, kinds: Sequence[ValueClass], seed: bytes) -> Mapping[ValueClass, Sequence[str]]:
+        """Compute the samples with the expressions that the digests use; classes without a type are as expected."""
+        computed: dict[ValueClass, Sequence[str]] = {}
+        for kind in kinds:
+            right = expected(kind, seed)
+            results = []
+            for sample, known in zip((*SAMPLES[kind], None), right, strict=True):
+                try:
+                    literal, type_name = self.dialect.literal(kind, sample)
+                except KeyError:
+                    results.append(known)
+                    continue
+                value = self.dialect.value(literal, kind, kind, type_name)
+                rows = list(self.query(f"SELECT {self.dialect.md5(self.dialect.row([kind], [value], seed))} AS h"))
+                results.append(text(rows[0][0]))
+            computed[kind] = results
+        return computed
+
+    def digests(self, plan: Plan) -> Mapping[int, CanonicalDigest]:
+        """Compute the digests of all blocks in one statement."""
+        key = self._first_key(plan)
+        row = self._encoded(plan)[1]
+        hashed = f"SELECT {self.dialect.md5(row)} AS trueup_h, {self._lacks_key(plan)} AS trueup_n"
+        if isinstance(plan.blocks, KeyBlocks):
+            hashed += f", {self.dialect.block(plan.blocks, key, '')} AS trueup_b"
+            block = "trueup_b"
+        else:
+            block = self.dialect.block(plan.blocks, "", "trueup_h")
+        high, low = self.dialect.half("trueup_h", 0), self.dialect.half("trueup_h", 1)
+        sums: dict[int, CanonicalDigest] = {}
+        for number, count, null_keys, lost, *halves in self.query(
+            f"SELECT {block} AS trueup_block, count(*), sum(trueup_n), sum(trueup_h IS NULL), sum({high}), sum({low})"
+            f" FROM ({hashed} FROM {self.source}{self._where()}) AS trueup_rows GROUP BY trueup_block"
+        ):
+            if int(lost):
+                # A row that is too long for the server has no hash: it would be in no sum.
+                raise QueryError(
+                    f"{int(lost):,} rows are too long to be hashed", cure="leave out long columns", node=self.name
+                )
+            check_null_keys(self.name, plan, int(null_keys))
+            digest = CanonicalDigest.of(int(count), int(halves[0]), int(halves[1]))
+            sums[int(number)] = sums.get(int(number), EMPTY) + digest
+        return sums
+
+    def rows(self, session: SparkSession, plan: Plan, blocks: Collection[int]) -> DataFrame:
+        """Read the rows of the blocks in the snapshot of the driver, and hand them to Spark."""
+        key, row = self._encoded(plan)
+        if isinstance(plan.blocks, KeyBlocks):
+            column = self._first_key(plan)
+            ranges = [self._range(column, plan.blocks, *run) for run in merged(blocks)]
+            batches = [" OR ".join(ranges[start : start + _RANGES]) for start in range(0, len(ranges), _RANGES)]
+            queries = [f"SELECT {key} AS k, {row} AS v FROM {self.source}{self._where(one)}" for one in batches]
+        else:
+            block = self.dialect.block(plan.blocks, "", "trueup_h")
+            listed = ", ".join(map(str, sorted(blocks)))
+            hashed = (
+                f"SELECT {key} AS k, {row} AS v, {self.dialect.md5(row)} AS trueup_h FROM {self.source}{self._where()}"
+            )
+            queries = [f"SELECT k, v FROM ({hashed}) AS trueup_rows WHERE {block} IN ({listed})"]
+        return spooled(session, (line for query in queries for line in self.query(query)))
+
+    def rows_of(self, session: SparkSession, plan: Plan, keys: DataFrame) -> DataFrame:
+        """Read the current rows with these keys."""
+        key, row = self._encoded(plan)
+        wanted = [bytes(line[0]) for line in keys.select("k").toLocalIterator()]
+
+        def lines() -> Iterator[tuple[Any, ...]]:
+            for start in range(0, len(wanted), _KEYS):
+                listed = ", ".join(self.dialect.constant(one) for one in wanted[start : start + _KEYS])
+                yield from self.query(
+                    f"SELECT {key} AS k, {row} AS v FROM {self.source}{self._where(f'{key} IN ({listed})')}", fresh=True
+                )
+
+        return spooled(session, lines())
+
+    def changed(self) -> str:
+        """Return an empty text: a snapshot does not change, and the report says if there is none."""
+        return ""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the running statements, from another thread."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the snapshot."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the session."""
+
+    def _where(self, condition: str = "") -> str:
+        conditions = [f"(\n{self._filter}\n)"] * bool(self._filter) + [f"({condition})"] * bool(condition)
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+    def _range(self, key: str, blocks: KeyBlocks, first: int, last: int) -> str:
+        start, end = blocks.range_of(first)[0], blocks.range_of(last)[1]
+        tests = [f"{key} >= {start}"] * (start is not None) + [f"{key} < {end}"] * (end is not None)
+        return f"({' AND '.join(tests)})" if tests else "(1 = 1)"
+
+    def _first_key(self, plan: Plan) -> str:
+        return self.dialect.name(plan.columns[0].on[self.name].name)
+
+    def _lacks_key(self, plan: Plan) -> str:
+        names = [self.dialect.name(column.on[self.name].name) for column in plan.columns[: plan.key]]
+        return "(" + " OR ".join(f"{name} IS NULL" for name in names) + ")" if names else "0"
+
+    def _encoded(self, plan: Plan) -> tuple[str, str]:
+        values = []
+        for column in plan.columns:
+            own = column.on[self.name]
+            assert own.kind is not None
+            values.append(self.dialect.value(self.dialect.name(own.name), own.kind, column.kind, own.type))
+        row = self.dialect.row(plan.kinds, values, plan.seed)
+        return (self.dialect.row(plan.kinds[: plan.key], values[: plan.key]) if plan.key else row), row
+
+
+def text(value: Any) -> str:
+    """Return a text that a driver may return as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,157 @@
+"""Which class two or more columns are compared as, and when two canonical values that differ in bytes are equal.
+
+A digest may be finer than equality: equal bytes always mean equal values. Where values can be equal although their
+bytes differ (JSON, texts of other types), the rows of a differing block are compared by `is_equal`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from trueup.rows.canonical import encode
+from trueup.rows.encode import Value
+from trueup.rows.spec import ValueClass
+
+# Classes that a node prints in the same way as PostgreSQL does, or that are parsed when rows are compared.
+_PRINTED: tuple[ValueClass, ...] = ("bool", "int", "decimal", "float", "date", "timestamp", "instant", "time", "uuid")
+# Classes with one printed form, so that keys can be matched by it.
+_PRINTED_KEYS: tuple[ValueClass, ...] = ("int", "date", "uuid")
+
+
+def common_class(kinds: Collection[ValueClass]) -> ValueClass | None:
+    """Return the class in which values of these classes are compared without loss, or None."""
+    distinct = set(kinds)
+    if len(distinct) == 1:
+        return next(iter(distinct))
+    if distinct <= {"bool", "int"}:
+        return "int"
+    if distinct <= {"bool", "int", "decimal"}:
+        return "decimal"
+    if distinct == {"text", "char"}:
+        return "char"
+    if distinct == {"text", "json"}:
+        return "json"
+    others = distinct - {"text"}
+    if "text" in distinct and len(others) == 1 and next(iter(others)) in _PRINTED:
+        return "text"
+    return None
+
+
+def is_key_class(kinds: Collection[ValueClass]) -> bool:
+    """Return whether rows can be matched by the bytes of such a column: equal values have equal bytes."""
+    common = common_class(kinds)
+    if common is None or common == "json":
+        return False
+    others = set(kinds) - {"text"}
+    return common != "text" or not others or next(iter(others)) in _PRINTED_KEYS
+
+
+def parsed_class(kinds: Collection[ValueClass]) -> ValueClass | None:
+    """Return the class as which texts are parsed when rows are compared, because another node has that class."""
+    others = set(kinds) - {"text"}
+    return next(iter(others)) if "text" in kinds and others and common_class(kinds) == "text" else None
+
+
+def type_text(kind: ValueClass, parsed: ValueClass | None) -> str:
+    """Return the type of a `ColumnSpec` for a class of values."""
+    return f"{kind}:{parsed}" if parsed else kind
+
+
+def same_text(type_name: str, left: Value, right: Value) -> bool:
+    """Return whether two values of a report are equal, by the type of their `ColumnSpec`."""
+    if not isinstance(left, str) or not isinstance(right, str):
+        return left == right
+    kind, _, parsed = type_name.partition(":")
+    return is_equal(kind, parsed or None, left.encode(), right.encode())  # type: ignore[arg-type]
+
+
+def is_equal(kind: ValueClass, parsed: ValueClass | None, left: bytes | None, right: bytes | None) -> bool:
+    """Return whether two canonical values are equal."""
+    if left == right:
+        return True
+    if left is None or right is None:
+        return False
+    if kind == "json":
+        return bool(_json(left) == _json(right))
+    if kind == "text" and parsed is not None:
+        one, other = _parse(parsed, left), _parse(parsed, right)
+        return one is not None and one == other
+    return False
+
+
+def _json(data: bytes) -> Any:
+    """Return a JSON value in a form that can be compared: numbers by value, objects without the order of their keys."""
+    try:
+        return _tagged(json.loads(data, parse_int=Decimal, parse_float=Decimal, parse_constant=_no_constant))
+    except (ValueError, RecursionError, InvalidOperation):
+        # Not JSON: equal to the same bytes only.
+        return data
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, dict):
+        return "object", {name: _tagged(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return "array", [_tagged(item) for item in value]
+    # True equals 1 in Python.
+    return type(value).__name__, value
+
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+_MOMENT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6})0*)?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+)
+_CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6})0*)?)?")
+_TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+
+
+def _parse(kind: ValueClass, data: bytes) -> bytes | None:
+    """Return the canonical bytes of a printed value, or None if it is not a value of the class."""
+    try:
+        return _parsed(kind, data.decode().strip())
+    except (ValueError, InvalidOperation, OverflowError):
+        return None
+
+
+def _parsed(kind: ValueClass, text: str) -> bytes | None:
+    if kind == "bool":
+        return encode("bool", _TRUTH[text.lower()]) if text.lower() in _TRUTH else None
+    if kind in ("int", "decimal"):
+        return encode("decimal", Decimal(text)) if _NUMBER.fullmatch(text) else text.lower().encode()
+    if kind == "float":
+        return encode("float", float(text))
+    if kind == "uuid":
+        return encode("uuid", text)
+    if kind == "date":
+        match = _DAY.fullmatch(text)
+        return encode("date", date(*map(int, match.groups()))) if match else text.encode()
+    if kind == "time":
+        match = _CLOCK.fullmatch(text)
+        return encode("time", time(*_clock(*match.groups()))) if match else text.encode()
+    match = _MOMENT.fullmatch(text)
+    if not match:
+        return text.encode()
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    if (zone is not None) != (kind == "instant"):
+        return None
+    value = datetime(int(year), int(month), int(day), *_clock(hour, minute, second, fraction))
+    return encode(kind, datetime.fromisoformat(f"{value.isoformat()}{_zone(zone)}") if zone else value)
+
+
+def _clock(hour: str, minute: str, second: str | None, fraction: str | None) -> tuple[int, int, int, int]:
+    return int(hour), int(minute), int(second or 0), int((fraction or "").ljust(6, "0"))
+
+
+def _zone(text: str) -> str:
+    digits = text[1:].replace(":", "")
+    return "+00:00" if text == "Z" else f"{text[0]}{digits[:2]}:{digits[2:] or '00'}"

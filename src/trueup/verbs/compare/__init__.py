@@ -1,0 +1,7 @@
+"""Compare a table on nodes of any kind, by digests of canonical rows: `trueup diff` and `check` across kinds.
+
+Reading order: `run` (the path of one table), `request` (what is compared), `digests` (blocks, and their digests on all
+nodes), `rows` (the rows of differing blocks), `recheck` (tell differences from changes in flight).
+"""
+
+from __future__ import annotations

@@ -1,0 +1,100 @@
+"""The request of a comparison across kinds, and what all its steps share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trueup.engine.progress import Progress
+from trueup.nodes.base import ComparedNode, Plan
+from trueup.rows.classes import type_text
+from trueup.rows.request import TableRequest
+from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
+from trueup.task.compare.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """A table, and the frames of the program that are nodes, by name."""
+
+    table: TableRequest
+    frames: Mapping[str, DataFrame] = field(default_factory=dict)
+
+
+@dataclass
+class Session:
+    """The Spark session of a run, which starts when it is first needed."""
+
+    request: CompareRequest
+    stack: ExitStack
+    _session: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        """Return the session: that of the frames of the program, of this process, or a new one."""
+        if self._session is None:
+            from trueup.engine.bulk_session import spark_session
+
+            given = next((frame.sparkSession for frame in self.request.frames.values()), None)
+            self._session = self.stack.enter_context(spark_session(self.request.table.spark, given, copy=given is None))
+        return self._session
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the session was needed."""
+        return self._session is not None
+
+
+@dataclass(frozen=True)
+class RanOnSpark:
+    """What has compared the rows."""
+
+    session: Session
+    remarks: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """`spark`, or `local` if the nodes themselves did all of the work."""
+        return "spark" if self.session.is_used else "local"
+
+
+@dataclass
+class CompareRun:
+    """One run: what is compared, on which nodes, and what was found."""
+
+    request: TableRequest
+    nodes: Sequence[ComparedNode]
+    plan: Plan
+    state: State
+    session: Session
+    progress: Progress
+    # Sleeps, and raises Interrupted when the run is stopped.
+    wait: Callable[[float], None]
+    shown_table: tuple[str, str] = ("", "")
+    # Whether all nodes are read at one moment each.
+    is_held: bool = True
+
+    @property
+    def engine(self) -> RanOnSpark:
+        """What has compared the rows."""
+        return RanOnSpark(self.session)
+
+    @property
+    def spec(self) -> TableSpec:
+        """The columns as a report names them."""
+        columns = tuple(
+            ColumnSpec(column.name, type_text(column.kind, column.parsed), "canonical") for column in self.plan.columns
+        )
+        return TableSpec(
+            *self.shown_table,
+            tuple(KeySpec(column) for column in columns[: self.plan.key]),
+            columns,
+            filter=self.request.filter,
+            digest="canonical",
+            seed=int.from_bytes(self.plan.seed, "big"),
+            long_value=self.request.settings.long_value,
+        )

@@ -1,0 +1,129 @@
+"""Run `trueup diff` and `trueup check` over one table on nodes of any kind.
+
+The path: open the nodes, match their columns, probe the canonical form, take the snapshots, compute the digests of all
+blocks in place, compare the rows of the blocks that differ, re-check the differences, write the report.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from functools import partial
+
+from trueup.db.names import parse_table_name
+from trueup.engine.progress import Progress
+from trueup.errors import CheckFailed, TrueupError
+from trueup.nodes.base import ComparedNode, Moment
+from trueup.nodes.kinds import Opening, open_node
+from trueup.nodes.plan import Request, plan_columns
+from trueup.nodes.postgres import Options
+from trueup.nodes.probe import check_nodes
+from trueup.report.model import DiffResult
+from trueup.store import TaskStore
+from trueup.task.compare.model import Ranges
+from trueup.task.compare.result import Ending, conclude, record
+from trueup.task.compare.state import new_state
+from trueup.task.open import OpenTask, open_task
+from trueup.task.steering import Steering
+from trueup.verbs.compare.digests import all_digests, differing_blocks, with_blocks
+from trueup.verbs.compare.recheck import recheck
+from trueup.verbs.compare.request import CompareRequest, CompareRun, Session
+from trueup.verbs.compare.rows import compared_blocks, keep
+
+AGAIN = "nothing was changed on any node; run the command again"
+
+
+def run(request: CompareRequest, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
+    """Compare one table on all nodes of the request."""
+    table = request.table
+    schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
+    with open_task(
+        store,
+        "TABLE_CHECK" if table.digests_only else "TABLE_DIFF",
+        cluster=table.cluster,
+        schema=schema,
+        table=name,
+        context={**table.context(), "kinds": [node.kind for node in table.nodes]},
+        progress=progress,
+        on_interrupt=AGAIN,
+    ) as task:
+        return _run(request, task, (schema, name))
+
+
+def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) -> DiffResult:
+    started = datetime.now(timezone.utc)
+    table, settings = request.table, request.table.settings
+    with ExitStack() as stack:
+        session = Session(request, stack)
+        nodes = _open_nodes(request, session, f"trueup {table.mode} {task.short_id}", stack)
+        tables = {node.name: node.describe() for node in nodes}
+        plan = plan_columns(tables, Request(table.columns, table.exclude_columns, table.key))
+        check_nodes(nodes, tuple(dict.fromkeys(plan.kinds)), plan.seed)
+
+        moments = [node.begin() for node in nodes]
+        at_snapshot = time.monotonic()
+        plan = with_blocks(plan, nodes, tables, settings.compare_unit_size)
+        steering = Steering(settings, partial(task.store.wanted, task.task_id), task.progress, resume=AGAIN)
+        state = new_state(table, steering)
+        stack.callback(lambda: state.suspects.close())
+        run = CompareRun(table, nodes, plan, state, session, task.progress, steering.sleep, shown_table)
+        run.is_held = all(moment.held for moment in moments)
+
+        task.progress.stage("hashing", len(nodes))
+        differing = differing_blocks(all_digests(nodes, plan), plan, state)
+        if differing and not table.digests_only:
+            _compare_rows(run, differing, at_snapshot)
+        _check_moments(run)
+        estimates = {name: described.rows or 0 for name, described in tables.items()}
+        ranges = Ranges((), nodes[0].name, estimates, "")
+        remarks = _remarks(moments, is_one_look=table.digests_only and bool(differing))
+        ending = Ending(run, ranges, moments, task.task_id, started, remarks)
+        result = conclude(ending)
+    record(task, ending, result)
+    return result
+
+
+def _open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
+    table = request.table
+    options = Options(table.settings, table.expressions, table.filter)
+    opening = Opening(table.table, options, application, session, request.frames)
+    nodes: list[ComparedNode] = []
+    for node in table.nodes:
+        opened = open_node(node, opening)
+        stack.callback(opened.close)
+        nodes.append(opened)
+    return nodes
+
+
+def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
+    run.progress.stage("comparing rows", len(blocks))
+    try:
+        with compared_blocks(run, blocks) as found:
+            keep(run, found)
+            _check_moments(run)
+            for node in run.nodes:
+                node.end()
+            recheck(run, found, seen)
+    except TrueupError as error:
+        # The digests are known to differ: the report says what was not compared.
+        run.state.stopped = error
+
+
+def _check_moments(run: CompareRun) -> None:
+    """Note nodes whose data was replaced while it was read: nothing is proven."""
+    for node in run.nodes:
+        if reason := node.changed():
+            run.state.stopped = run.state.stopped or CheckFailed([reason], cure=AGAIN, node=node.name)
+
+
+def _remarks(moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:
+    remarks = [
+        f"{moment.node} was read without a snapshot: rows that changed during the run may be reported or missed"
+        for moment in moments
+        if not moment.held
+    ]
+    if is_one_look:
+        remarks.append("differing blocks were hashed once: rows that were in flight may be the reason")
+    return tuple(remarks)

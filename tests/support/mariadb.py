@@ -1,0 +1,83 @@
+"""A MariaDB server for tests, from Debian's packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def is_installed() -> bool:
+    """Return whether the programs of the server exist."""
+    return all(shutil.which(name) for name in ("mariadbd", "mariadb-install-db"))
+
+
+class MariaDb:
+    """A server that listens on a socket in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "sock"
+        account = ["--user=root"] if os.getuid() == 0 else []
+        data = folder / "data"
+        install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", *account]
+        subprocess.run([*install, f"--datadir={data}"], check=True, capture_output=True)
+        self._process = subprocess.Popen(
+            [
+                *("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={self.socket}", "--skip-networking"),
+                *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0"),
+                *("--performance-schema=off", "--skip-log-bin", *account),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until = time.monotonic() + 60
+        while True:
+            try:
+                self.execute("CREATE DATABASE IF NOT EXISTS shop", database="")
+                return
+            except Exception:
+                assert self._process.poll() is None, "MariaDB has ended"
+                assert time.monotonic() < until, "MariaDB does not start"
+                time.sleep(0.05)
+
+    @property
+    def uri(self) -> str:
+        """The address of its database."""
+        return f"mysql://root@localhost/shop?unix_socket={self.socket}"
+
+    def execute(self, statement: str, values: Sequence[Any] = (), database: str = "shop") -> None:
+        """Run a statement; with a list of lists, once per list."""
+        import pymysql
+
+        connection = pymysql.connect(
+            unix_socket=str(self.socket), user="root", database=database or None, charset="utf8mb4", autocommit=True
+        )
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION time_zone = '+00:00', sql_mode = ''")
+                if values and isinstance(values[0], list | tuple):
+                    cursor.executemany(statement, values)
+                else:
+                    cursor.execute(statement, values or None)
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[MariaDb]:
+    """Yield a server, which is stopped at the end of the block."""
+    server = MariaDb(folder)
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,11 @@ class PathSource:
             folder = local_path(self.path)
             place = str(folder)
             self._files = self._listed(folder)
-        return session.read.format(self.kind).options(**_OPTIONS[self.kind]).load(place)
+        options = dict(_OPTIONS[self.kind])
+        if self.kind == "csv":
+            # Nothing between two commas is NULL, and "" is an empty text: with the default, both are NULL.
+            options["nullValue"] = f"trueup-{uuid.uuid4()}"
+        return session.read.format(self.kind).options(**options).load(place)
 
     def moment(self, node: str) -> Moment:
         """Return the files; those of another machine may be replaced unnoticed."""

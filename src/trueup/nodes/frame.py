@@ -257,6 +257,7 @@ class _Errors:
         elif isinstance(error, Exception):
             failure = failed_job(error)
             failure.node = self._node
+            failure.cure = "check that Spark can read the node, and the logs of its executors"
             raise failure from error
 
 

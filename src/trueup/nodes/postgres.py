@@ -92,7 +92,7 @@ class PostgresNode:
     def describe(self) -> NodeTable:
         """Return columns and keys; raise CheckFailed if the role cannot read the relation."""
         table = self._table = self._found()
-        if table.kind in ("v", "f"):
+        if self._is_view:
             self._allow_views()
         self._filter = self._checked_filter(table)
         shown = display_name(table.schema, table.name)
@@ -103,7 +103,7 @@ class PostgresNode:
     def begin(self) -> Moment:
         """Take and export a snapshot."""
         table = self._known
-        named = (table.schema, table.name) if table.kind not in ("v", "f") else ("", "")
+        named = ("", "") if self._is_view else (table.schema, table.name)
         position = self._control.begin(*named, export=self._options.settings.snapshot)
         if not self._options.settings.snapshot:
             self._control.end()
@@ -148,7 +148,9 @@ class PostgresNode:
         parts = self._page_parts()
 
         def digest(conditions: Conditions) -> list[tuple[Any, ...]]:
-            return self._read(lambda it: it.rows(self._digest_query(plan, conditions)))
+            query = self._digest_query(plan, conditions)
+            # Only the session of the driver may read views.
+            return self._execute(query) if self._is_view else self._read(lambda it: it.rows(query))
 
         sums: dict[int, CanonicalDigest] = {}
         slots = self._slots(len(parts))
@@ -202,6 +204,10 @@ class PostgresNode:
     def _known(self) -> Table:
         assert self._table is not None, "describe comes first"
         return self._table
+
+    @property
+    def _is_view(self) -> bool:
+        return self._known.kind in ("v", "f")
 
     @property
     def _spec(self) -> TableSpec:
@@ -396,7 +402,7 @@ class PostgresNode:
     def _source_of_tasks(self, snapshot: str | None) -> _TaskSource:
         shown = display_name(self._known.schema, self._known.name)
         view = View(snapshot, "SELECT 1", "SELECT 0::int8") if snapshot else None
-        return _TaskSource(as_connected(self._control), view, shown, self._known.kind in ("v", "f"))
+        return _TaskSource(as_connected(self._control), view, shown, self._is_view)
 
     def _frame(self, session: SparkSession, queries: Sequence[str]) -> DataFrame:
         work = _ReadParts(self._source_of_tasks(self._control.snapshot_id), tuple(queries))

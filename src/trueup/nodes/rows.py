@@ -71,6 +71,9 @@ class CompareRows:
 
     def differences(self, lines: Sequence[tuple[bytes, Sequence[int]]]) -> Iterator[Difference]:
         """Yield the differences of the rows of one key: each distinct row, and how often each node has it."""
+        if not self.key:
+            yield from (self._copies(row, counts) for row, counts in lines)
+            return
         rows: list[list[tuple[bytes, int]]] = [[] for _ in self.nodes]
         for row, counts in lines:
             common = min(counts)
@@ -101,13 +104,23 @@ class CompareRows:
             return
         some = next(values for _, row, values in groups if row is not None)
         yield Difference(
-            self._key(some, rows),
+            self._key(some),
             self.nodes,
             tuple(
                 Group(tuple(nodes), None if row is None else _signed(row), self._shown(row, values), copies)
                 for nodes, row, values in groups
             ),
         )
+
+    def _copies(self, row: bytes, counts: Sequence[int]) -> Difference:
+        """Return the difference of a row without a key: how often each node has it."""
+        values = self._shown(row, decode_row(row)[1:])
+        row_hash = _signed(row)
+        groups = []
+        for copies in dict.fromkeys(counts):
+            nodes = tuple(node for node, count in zip(self.nodes, counts, strict=True) if count == copies)
+            groups.append(Group(nodes, row_hash if copies else None, values if copies else None, copies))
+        return Difference((str(row_hash),), self.nodes, tuple(groups))
 
     def _is_same(
         self, one: bytes | None, values: Sequence[bytes | None], other: bytes | None, others: Sequence[bytes | None]
@@ -116,9 +129,7 @@ class CompareRows:
             return one is other
         return one == other or all(map(is_equal, self.kinds, self.parsed, values, others))
 
-    def _key(self, values: Sequence[bytes | None], rows: Sequence[bytes | None]) -> tuple[str, ...]:
-        if not self.key:
-            return (str(_signed(next(row for row in rows if row is not None))),)
+    def _key(self, values: Sequence[bytes | None]) -> tuple[str, ...]:
         # A key has no NULL: see `base.check_null_keys`.
         return tuple(text_of(kind, value or b"") for kind, value in zip(self.kinds, values[: self.key], strict=False))
 

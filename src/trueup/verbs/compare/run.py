@@ -14,13 +14,14 @@ from functools import partial
 
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
-from trueup.errors import CheckFailed, TrueupError
-from trueup.nodes.base import ComparedNode, Moment
+from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.nodes.base import ComparedNode, Moment, Plan
 from trueup.nodes.kinds import Opening, open_node
 from trueup.nodes.plan import Request, plan_columns
 from trueup.nodes.postgres import Options
 from trueup.nodes.probe import check_nodes
 from trueup.report.model import DiffResult
+from trueup.rows.request import TableRequest
 from trueup.store import TaskStore
 from trueup.task.compare.model import Ranges
 from trueup.task.compare.result import Ending, conclude, record
@@ -38,6 +39,7 @@ AGAIN = "nothing was changed on any node; run the command again"
 def run(request: CompareRequest, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
     """Compare one table on all nodes of the request."""
     table = request.table
+    _check_settings(table)
     schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
     with open_task(
         store,
@@ -73,7 +75,9 @@ def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) 
 
         task.progress.stage("hashing", len(nodes))
         differing = differing_blocks(all_digests(nodes, plan), plan, state)
-        if differing and not table.digests_only:
+        if differing and table.digests_only and not plan.is_exact:
+            state.stopped = CheckFailed([_inexact(plan)], cure="run trueup diff")
+        elif differing and not table.digests_only:
             _compare_rows(run, differing, at_snapshot)
         _check_moments(run)
         estimates = {name: described.rows or 0 for name, described in tables.items()}
@@ -83,6 +87,23 @@ def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) 
         result = conclude(ending)
     record(task, ending, result)
     return result
+
+
+def _check_settings(table: TableRequest) -> None:
+    """Raise ConfigError for settings that a comparison across kinds would ignore."""
+    settings = table.settings
+    used = {
+        "--gentle": settings.gentle,
+        "--max-rows-per-second": settings.max_rows_per_second > 0,
+        "--numeric representation": settings.numeric != "value",
+        "diff.digest": settings.digest != "auto",
+    }
+    wrong = [name for name, is_used in used.items() if is_used]
+    if wrong:
+        message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL"
+        raise ConfigError(message, cure="leave it out")
+    if table.spark.engine == "local":
+        raise ConfigError("--engine local cannot read nodes of other kinds than PostgreSQL", cure="use --engine auto")
 
 
 def _open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
@@ -109,6 +130,11 @@ def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
     except TrueupError as error:
         # The digests are known to differ: the report says what was not compared.
         run.state.stopped = error
+
+
+def _inexact(plan: Plan) -> str:
+    names = [column.name for column in plan.columns if column.kind == "json" or column.parsed]
+    return f"digests differ, but values of {', '.join(names)} may be equal in another form: trueup diff compares them"
 
 
 def _check_moments(run: CompareRun) -> None:

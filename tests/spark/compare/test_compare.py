@@ -1,0 +1,191 @@
+"""PostgreSQL compared with files and frames: forms of values, keys, moments, re-checks, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import trueup
+from support.fixtures import Databases, ReportOf, Spark
+from trueup.cli.main import run as command
+from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.report.model import DiffResult
+from trueup.testing.postgres import Database
+
+UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+TABLE = f"""
+    CREATE TABLE e (id int PRIMARY KEY, doc jsonb, n numeric, u uuid, t text, c char(4));
+    INSERT INTO e VALUES (1, '{{"b": 1.0, "a": [1]}}', 1.50, '{UUID}', 'x', 'ab'), (2, NULL, NULL, NULL, '', NULL);
+    CREATE VIEW v AS SELECT id, t FROM e;
+    CREATE TABLE keyless (a int, b text);
+    INSERT INTO keyless VALUES (1, 'x'), (1, 'x'), (2, 'y');
+"""
+LAKE: dict[str, list[Any]] = {
+    "ID": [1, 2],
+    "doc": ['{"a":[1],"b":1}', None],
+    "n": ["1.5", None],
+    "u": [UUID.upper(), None],
+    "t": ["x", ""],
+    "c": ["ab  ", None],
+}
+
+
+@pytest.fixture
+def pg(databases: Databases, spark: Spark) -> Database:
+    database = databases(1)[0]
+    database.execute(TABLE)
+    return database
+
+
+def written(path: Path, **columns: Any) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return f"parquet:{path.parent}"
+
+
+def diff(pg: Database, lake: str, table: str = "e", **options: Any) -> DiffResult:
+    return trueup.diff(table, nodes={"pg": pg.uri, "lake": lake}, **{"recheck": 0, **options})
+
+
+def found(result: DiffResult) -> set[tuple[str, str, tuple[str, ...]]]:
+    return {(it["kind"], it["key"][0][1], tuple(it["columns"])) for it in result.to_arrow().to_pylist()}
+
+
+def test_values_are_equal_in_other_forms(pg: Database, tmp_path: Path, report_of: ReportOf) -> None:
+    lake = written(tmp_path / "a" / "x.parquet", **LAKE)
+    result = diff(pg, lake)
+    assert (result.verdict, result.incomplete, result.rows) == ("MATCH", (), {"pg": 2, "lake": 2})
+    proof = report_of(result)["proof"]
+    assert proof["one_snapshot_a_node"] is True
+    assert proof["nodes"]["pg"]["facts"]["log_position"]
+    assert proof["nodes"]["lake"]["facts"]["files"] == 1
+    # Digests cannot show that: a check does not guess.
+    checked = trueup.check("e", nodes={"pg": pg.uri, "lake": lake})
+    assert (checked.verdict, len(checked.incomplete)) == ("INCOMPLETE", 1)
+    assert trueup.check("e", nodes={"pg": pg.uri, "lake": lake}, columns=["t", "c"]).verdict == "MATCH"
+    # An empty text is not NULL.
+    other = {**LAKE, "doc": ['{"a":[1],"b":2}', None], "n": ["1.6", None], "t": ["x", None]}
+    result = diff(pg, written(tmp_path / "b" / "x.parquet", **other))
+    assert found(result) == {("changed", "1", ("doc", "n")), ("changed", "2", ("t",))}
+    assert trueup.check("e", nodes={"pg": pg.uri, "lake": f"parquet:{tmp_path}/b"}, columns=["t"]).verdict == "DIFFER"
+
+
+def test_keys_that_are_not_unique_and_rows_without_a_key(pg: Database, tmp_path: Path) -> None:
+    twice = written(tmp_path / "a" / "x.parquet", id=[1, 2, 2], t=["x", "", "z"])
+    result = diff(pg, twice, columns=["t"])
+    assert found(result) == {("extra", "2", ())}
+    result = diff(pg, written(tmp_path / "b" / "x.parquet", a=[1, 2, 3], b=["x", "y", "z"]), "keyless")
+    counts = result.pairs["pg/lake"]
+    assert (counts.missing, counts.extra, counts.changed) == (1, 1, 0)
+    rows = {it["kind"]: (it["left"], it["right"]) for it in result.to_arrow().to_pylist()}
+    assert rows["missing"] == ([("a", "1"), ("b", "x")],) * 2
+    assert rows["extra"][0] is None
+    with pytest.raises(CheckFailed, match="1 rows have NULL in the key"):
+        diff(pg, written(tmp_path / "c" / "x.parquet", id=[1, None], t=["x", "y"]), columns=["t"])
+
+
+def test_views_and_text_files(pg: Database, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text('id,t\n1,x\n2,""\n')
+    (tmp_path / "e.json").write_text('{"id": 1, "t": "x"}\n{"id": 2, "t": ""}\n')
+    assert diff(pg, f"csv:{tmp_path}/e.csv", columns=["t"]).verdict == "MATCH"
+    assert diff(pg, f"json:{tmp_path}/e.json", "v", key=["id"]).verdict == "MATCH"
+    pg.execute("UPDATE e SET t = NULL WHERE id = 2")
+    assert found(diff(pg, f"json:{tmp_path}/e.json", "v", key=["id"])) == {("changed", "2", ("t",))}
+    assert diff(pg, f"csv:{tmp_path}/e.csv", columns=["t"], filter="id = 1").verdict == "MATCH"
+
+
+def test_differences_are_checked_again(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = written(tmp_path / "a" / "x.parquet", id=[1, 2, 3, 4], t=["y", "y", "y", "y"])
+
+    def change(*_: object) -> None:
+        pg.execute("UPDATE e SET t = 'y' WHERE id = 1; INSERT INTO e (id, t) VALUES (3, 'z') ON CONFLICT DO NOTHING")
+
+    monkeypatch.setattr("trueup.verbs.compare.recheck.wait_since", change)
+    result = diff(pg, lake, columns=["t"], recheck=1)
+    counts = result.pairs["pg/lake"]
+    # 1 is equal now, 2 and 4 differ as before, 3 differs in another way.
+    assert (counts.in_flight, counts.changed, counts.extra, counts.hot) == (1, 1, 1, 1)
+    assert result.verdict == "INCOMPLETE"
+    counts = diff(pg, lake, columns=["t"], recheck=2).pairs["pg/lake"]
+    assert (counts.in_flight, counts.changed, counts.extra, counts.hot) == (0, 2, 1, 0)
+
+
+def test_files_that_change_during_the_run(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["x", ""])
+
+    def change(*_: object) -> dict[str, Any]:
+        written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["x", ""])
+        return {}
+
+    monkeypatch.setattr("trueup.verbs.compare.run.all_digests", change)
+    result = diff(pg, lake, columns=["t"])
+    assert result.verdict == "INCOMPLETE"
+    assert "files changed while they were read" in result.incomplete[0]
+
+
+def test_bad_input(pg: Database, tmp_path: Path, spark: Spark) -> None:
+    lake = written(tmp_path / "a" / "x.parquet", **LAKE)
+    nested = written(tmp_path / "b" / "x.parquet", id=[1], t=[{"x": 1}])
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "x.parquet").write_bytes(b"PAR1 nonsense")
+    (tmp_path / "d" / "_delta_log").mkdir(parents=True)
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        (f"parquet:{tmp_path}/no", {}, "there is no file or folder"),
+        (lake, {"table": "no"}, "there is no table public.no"),
+        (lake, {"exclude_columns": ["no"]}, "--exclude-columns: there is no column no"),
+        (lake, {"key": ["doc"]}, "rows cannot be matched by jsonb on pg, string on lake"),
+        (lake, {"filter": "no = 1"}, 'column "no" does not exist'),
+        (lake, {"gentle": True}, "--gentle cannot be used"),
+        (lake, {"engine": "local"}, "--engine local cannot read"),
+        (nested, {"columns": ["t"]}, "column t on lake: values of the type struct<x:bigint> have no canonical form"),
+        (f"parquet:{tmp_path}/c", {}, "node lake: the Spark job failed: .* is not a Parquet file"),
+        (f"parquet:{tmp_path}/d", {}, "is a Delta table: files that it has replaced"),
+        (f"delta:{tmp_path}/a", {}, "cannot be opened"),
+        ("parquet:", {}, "invalid address: nothing follows"),
+        ("frame:", {}, "needs a frame of a Python program"),
+        ("spark:no_such_table", {}, "Spark has no table no_such_table"),
+        ("mysql://u:secret@127.0.0.1:1/x", {}, "Can't connect"),
+        ("mysql://h", {}, "the address is not valid"),
+    ]
+    for address, options, message in cases:
+        with pytest.raises(TrueupError, match=message) as caught:
+            diff(pg, address, **options)
+        assert caught.value.cure
+        assert "secret" not in f"{caught.value} {caught.value.cure}"
+    with pytest.raises(ConfigError, match="expected an address or a frame of Spark, found int"):
+        trueup.diff("e", nodes={"pg": pg.uri, "lake": 5})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="this command needs a PostgreSQL database"):
+        trueup.diff_many(schemas=["public"], nodes={"pg": pg.uri, "lake": lake})
+
+
+def test_two_frames_and_the_command(
+    pg: Database, tmp_path: Path, spark: Spark, capsys: pytest.CaptureFixture[str], report_of: ReportOf
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        left = spark.range(5).selectExpr("id", "id * 2 AS n", "timestamp_micros(id) AS at")
+        right = left.where("id <> 3").selectExpr("id", "cast(n AS decimal(10,2)) AS N", "at")
+        result = trueup.compare(left, right, key=["id"], recheck=1, recheck_wait=0)
+        assert found(result) == {("missing", "3", ())}
+        assert result.differences(spark).count() == 1
+        assert report_of(result)["proof"]["one_snapshot_a_node"] is False
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    lake = written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["x", None])
+    arguments = ["diff", "e", "--node", f"pg={pg.uri}", "--node", f"lake={lake}", "--recheck", "0", "--columns", "t"]
+    assert command(arguments) == 1
+    out = capsys.readouterr().out
+    assert "DIFFER: public.e on pg, lake: the nodes differ" in out
+    assert command([*arguments, "--json"]) == 1
+    result_json = json.loads(capsys.readouterr().out)
+    assert result_json["pairs"]["pg/lake"]["changed"] == 1
+    assert (
+        command(["diff", "--resume", result_json["task_id"], "--node", f"pg={pg.uri}", "--node", f"lake={lake}"]) == 2
+    )
+    assert "cannot be continued" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trueup.api.compare import compare
-    from trueup.api.diff import check, check_many, diff, diff_many, rerun, rerun_many, resume, resume_many
+    from trueup.api.diff import check, check_many, diff, diff_many, explain, rerun, rerun_many, resume, resume_many
     from trueup.api.difflog import DiffLog, difflog_step
     from trueup.api.doctor import doctor
     from trueup.api.repair import repair, repair_many, undo, undo_many
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trueup.report.repairs import RepairsResult
     from trueup.spark.formats import register
     from trueup.store import Task, TaskStore
+    from trueup.verbs.compare.explain import Explanation
     from trueup.verbs.difflog.model import Rule
     from trueup.verbs.difflog.result import RunResult
     from trueup.verbs.difflog_ends.judge import Proof
@@ -57,7 +58,7 @@ logging.getLogger("trueup").addHandler(logging.NullHandler())
 # Module -> its public names. A module is imported when one of its names is first used, so that `import trueup` is fast.
 _NAMES = {
     "trueup.api.compare": "compare",
-    "trueup.api.diff": "check check_many diff diff_many rerun rerun_many resume resume_many",
+    "trueup.api.diff": "check check_many diff diff_many explain rerun rerun_many resume resume_many",
     "trueup.api.difflog": "DiffLog difflog_step",
     "trueup.api.doctor": "doctor",
     "trueup.api.repair": "repair repair_many undo undo_many",
@@ -78,6 +79,7 @@ _NAMES = {
     "trueup.report.repairs": "RepairsResult",
     "trueup.spark.formats": "register",
     "trueup.store": "Task TaskStore",
+    "trueup.verbs.compare.explain": "Explanation",
     "trueup.verbs.difflog_ends.judge": "Proof",
     "trueup.verbs.difflog.model": "Rule",
     "trueup.verbs.difflog.result": "RunResult",
@@ -90,12 +92,12 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 
 # Written out for type checkers.
 __all__ = ["CheckFailed", "Config", "ConfigError", "Diagnosis", "DiffLog", "DiffLogStatus", "DiffResult"]
-__all__ += ["DiffSettings", "EngineError", "Finding", "Interrupted", "LogFilter", "ManyResult", "Node", "NodeError"]
-__all__ += ["PairCounts", "Proof", "QueryError", "RepairResult", "RepairsResult", "Rule", "RunResult", "SchemaResult"]
-__all__ += ["SparkSettings", "StoreError", "Switchover", "Sync", "Task", "TaskStore", "TrueupError", "Tube"]
-__all__ += ["Validation", "check", "check_many", "compare", "connect", "diff", "diff_many", "difflog_step", "doctor"]
-__all__ += ["load", "register", "repair", "repair_many", "repair_validation", "rerun", "rerun_many", "resume"]
-__all__ += ["resume_many", "schema_diff", "snapshot", "undo", "undo_many"]
+__all__ += ["DiffSettings", "EngineError", "Explanation", "Finding", "Interrupted", "LogFilter", "ManyResult", "Node"]
+__all__ += ["NodeError", "PairCounts", "Proof", "QueryError", "RepairResult", "RepairsResult", "Rule", "RunResult"]
+__all__ += ["SchemaResult", "SparkSettings", "StoreError", "Switchover", "Sync", "Task", "TaskStore", "TrueupError"]
+__all__ += ["Tube", "Validation", "check", "check_many", "compare", "connect", "diff", "diff_many", "difflog_step"]
+__all__ += ["doctor", "explain", "load", "register", "repair", "repair_many", "repair_validation", "rerun"]
+__all__ += ["rerun_many", "resume", "resume_many", "schema_diff", "snapshot", "undo", "undo_many"]
 
 
 def __getattr__(name: str) -> Any:

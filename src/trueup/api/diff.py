@@ -19,12 +19,15 @@ from trueup.db.names import parse_column_names
 from trueup.db.patterns import parse_patterns
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
+from trueup.nodes.mapping import CompareMap, load_map, parse_map
 from trueup.report.model import DiffResult, ManyResult
 from trueup.rows.request import TableRequest, request_again
 from trueup.store import TaskStore
 from trueup.task.past import find_report, read_past, request_of
 from trueup.task.past_run import PastRun, find_run
+from trueup.verbs.compare import explain as explain_verb
 from trueup.verbs.compare import run as compare_run
+from trueup.verbs.compare.explain import Explanation
 from trueup.verbs.compare.request import CompareRequest
 from trueup.verbs.diff import many
 from trueup.verbs.diff import rerun as rerun_verb
@@ -54,6 +57,7 @@ def diff(
     columns: Sequence[str] = (),
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
+    map: str | Mapping[str, Any] | None = None,
     block_size: int | None = None,
     min_block_size: int | None = None,
     max_block_size: int | None = None,
@@ -263,9 +267,34 @@ def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResul
     options, frames = _without_frames(options)
     request, config = _request(options["table"], options, digests_only=digests_only)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
-        if any(node.kind != POSTGRESQL for node in request.nodes):
-            return compare_run.run(CompareRequest(request, frames), store=store, progress=options["progress"])
+        if options["map"] is not None or any(node.kind != POSTGRESQL for node in request.nodes):
+            compared = _compare_request(request, frames, options, config)
+            return compare_run.run(compared, store=store, progress=options["progress"])
         return one.run(request, store=store, progress=options["progress"])
+
+
+def _compare_request(
+    request: TableRequest, frames: Mapping[str, DataFrame], options: Mapping[str, Any], config: Config
+) -> CompareRequest:
+    given = options["map"]
+    mapping = CompareMap()
+    if given is not None:
+        mapping = load_map(given, config.path) if isinstance(given, str) else parse_map(given)
+    table = request.table or mapping.table
+    if not table:
+        raise ConfigError("no table is named", cure="name it as argument, or as table in the mapping")
+    return CompareRequest(replace(request, table=table), frames, mapping)
+
+
+@same_parameters(diff)
+def explain(options: dict[str, Any]) -> Explanation:
+    """Return how `diff` would compare a table: columns, types, classes and rules. No rows are read.
+
+    Parameters and errors are those of `diff`.
+    """
+    addressed, frames = _without_frames(options)
+    request, config = _request(addressed["table"], addressed, digests_only=False)
+    return explain_verb.explain(_compare_request(request, frames, addressed, config))
 
 
 def _without_frames(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, DataFrame]]:

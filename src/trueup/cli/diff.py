@@ -16,6 +16,7 @@ from trueup.cli.options import (
     compare_options,
     log_warnings,
     many_options,
+    map_options,
     node_options,
     resume_option,
     row_options,
@@ -39,6 +40,7 @@ _WITH_RESUME = ("resume", "config", "inline", "task_db", "quiet", "as_json", "ve
 @block_options
 @row_options
 @compare_options
+@map_options
 def diff(table: str | None, **options: Any) -> int:
     """Compare TABLE, or many tables, on two or more nodes, down to the rows that differ.
 
@@ -50,6 +52,8 @@ def diff(table: str | None, **options: Any) -> int:
       trueup diff orders --cluster shop --gentle --max-rows-per-second 200000
       trueup diff --schema public --exclude-tables 'public.tmp_*' --cluster shop
       trueup diff --tables 'sales.*,public.order_??' --cluster shop --output html
+      trueup diff public.orders --node pg=postgresql://db1/shop --node lake=delta:/warehouse/orders
+      trueup diff --map orders --cluster shop --explain
       trueup diff --resume 3f9a
 
     Nothing is written on any node. Exit codes: 0 equal, 1 different, 2 incomplete or error, 130 interrupted.
@@ -64,6 +68,7 @@ def diff(table: str | None, **options: Any) -> int:
 @node_options
 @block_options
 @compare_options
+@map_options
 def check(table: str | None, **options: Any) -> int:
     """Check whether TABLE, or many tables, are equal on all nodes, by digests: reads no rows, writes no report.
 
@@ -85,9 +90,16 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
 
     result: DiffResult | ManyResult
     quiet, as_json, task = options.pop("quiet"), options.pop("as_json"), options.pop("resume")
+    explained = options.pop("explain")
     many = {name: options.pop(name) for name in ("schemas", "tables")}
     many |= {"exclude_tables": options.pop("skip"), "exclude_tables_file": options.pop("skip_file")}
     is_many = bool(many["schemas"] or many["tables"])
+    if is_many and (explained or options["map"] is not None):
+        cure = "name the table instead of --schema and --tables"
+        raise ConfigError("--explain and --map are for one table", cure=cure)
+    if table is None and options["map"] is not None:
+        # The mapping names the table.
+        table = ""
     if [table is not None, is_many, task is not None].count(True) != 1:
         cure = f"see trueup {verb} --help"
         raise ConfigError("expected exactly one of: a table, --schema or --tables, --resume TASK", cure=cure)
@@ -103,7 +115,12 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     with _resumed_with(inline), Shown(quiet=quiet) as progress:
         if task is not None:
             result = call.resume_any(task, config=config, task_db=arguments["task_db"], progress=progress)
+        elif explained:
+            explanation = call.explain(str(table), config=config, nodes=nodes, **arguments)
+            show(explanation.as_json(), explanation.as_text(), as_json=as_json, quiet=quiet)
+            return 0
         elif is_many:
+            del arguments["map"]
             compare_many = call.diff_many if verb == "diff" else call.check_many
             result = compare_many(config=config, nodes=nodes, progress=progress, **many, **arguments)
         else:

@@ -213,6 +213,13 @@ compare_options = shared(
     *("max_active_sessions", "max_lock_waits", "no_snapshot", "numeric", "block_timeout"),
     *("engine", "master", "remote", "quiet", "json", "task_db"),
 )
+map_options = decorated(
+    option(
+        *("--map", "NAME|FILE"),
+        "Names, filters and rules per node and column: a section [compare.NAME] of the configuration, or a TOML file.",
+    ),
+    flag("--explain", "Print which columns are compared, as what and why, and read no rows."),
+)
 row_options = decorated(
     *(SHARED[name] for name in ("compare_unit_size", "max_diff_rows", "report_dir")),
     click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trueup.errors import CheckFailed
 from trueup.rows.classes import parsed_class
+from trueup.rows.rules import NO_RULE, NUMBERS, Rule
 from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class NodeColumn:
     why: str = ""
     # Other classes as which the node can read the same values exactly: a string of ClickHouse is text or bytes.
     also: tuple[ValueClass, ...] = ()
+    # The name of the compared column, if the mapping has another one.
+    alias: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,18 @@ class ComparedColumn:
     name: str
     kind: ValueClass
     on: Mapping[str, NodeColumn]
+    rule: Rule = NO_RULE
 
     @property
     def parsed(self) -> ValueClass | None:
         """The class as which texts are parsed when rows are compared."""
-        return parsed_class([column.kind for column in self.on.values() if column.kind])
+        kinds = {column.kind for column in self.on.values() if column.kind}
+        return "decimal" if self.kind == "text" and kinds <= {*NUMBERS} else parsed_class(kinds)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether equal values have equal bytes."""
+        return self.kind != "json" and not self.parsed and not self.rule
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ class Plan:
     @property
     def is_exact(self) -> bool:
         """Whether equal values have equal bytes in all columns: then different digests mean different rows."""
-        return not any(column.kind == "json" or column.parsed for column in self.columns)
+        return all(column.is_exact for column in self.columns)
 
     @property
     def key_names(self) -> tuple[str, ...]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trueup.config.wording import suggest
 from trueup.errors import CheckFailed
 from trueup.nodes.base import ComparedColumn, NodeColumn, NodeTable, Plan
 from trueup.rows.classes import common_class, is_key_class
+from trueup.rows.rules import NO_RULE, NUMBERS, Rule
 from trueup.rows.spec import ValueClass
 
+_ZONE = ', or set zone = "UTC" in its rules'
 _FIX = "nothing was compared; fix the problems listed above and run again"
 
 
@@ -22,6 +24,20 @@ class Request:
     columns: tuple[str, ...] = ()
     exclude_columns: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+
+
+def renamed(table: NodeTable, names: Mapping[str, str], node: str) -> NodeTable:
+    """Return a table whose columns have the names of the mapping; raise CheckFailed for one that does not exist."""
+    known = {column.name.casefold(): column.name for column in table.columns}
+    unknown = {name: own for name, own in names.items() if own.casefold() not in known}
+    if unknown:
+        named = "there is no column {}, which the mapping has for {}"
+        reasons = [f"node {node}: {named.format(own, name)}" for name, own in unknown.items()]
+        raise CheckFailed(reasons, cure=_FIX)
+    aliases = {known[own.casefold()]: name for name, own in names.items()}
+    columns = tuple(replace(column, alias=aliases.get(column.name, "")) for column in table.columns)
+    return replace(table, columns=columns)
 
 
 def plan_columns(tables: Mapping[str, NodeTable], request: Request) -> Plan:
@@ -36,7 +52,8 @@ def plan_columns(tables: Mapping[str, NodeTable], request: Request) -> Plan:
     columns = []
     for name in [*key, *(name for name in chosen if name not in key)]:
         if name not in excluded:
-            compared = _compared(name, matched[name], tables, reasons, is_key=name in key)
+            rule = _rule(name, request, reasons, is_key=name in key)
+            compared = _compared(name, matched[name], tables, reasons, rule, is_key=name in key)
             if compared is not None:
                 columns.append(compared)
     if not columns and not reasons:
@@ -55,13 +72,24 @@ def _matched(tables: Mapping[str, NodeTable], reasons: list[str]) -> Matched:
     for node, table in tables.items():
         folded: dict[str, list[str]] = {}
         for column in table.columns:
-            folded.setdefault(column.name.casefold(), []).append(column.name)
+            folded.setdefault(_named(column).casefold(), []).append(column.name)
         for column in table.columns:
-            name = _same_name(column.name, matched, is_unique=len(folded[column.name.casefold()]) == 1)
+            name = _same_name(_named(column), matched, is_unique=len(folded[_named(column).casefold()]) == 1)
             if node in matched.setdefault(name, {}):
                 reasons.append(f"node {node}: the column {column.name} exists twice")
             matched[name][node] = column
     return matched
+
+
+def _named(column: NodeColumn) -> str:
+    return column.alias or column.name
+
+
+def _rule(name: str, request: Request, reasons: list[str], *, is_key: bool) -> Rule:
+    rule = next((rule for column, rule in request.rules.items() if _spelled(name, [column])), NO_RULE)
+    if rule and is_key:
+        reasons.append(f"rules.{name}: a key column has no rules, because rows are matched by it")
+    return rule
 
 
 def _same_name(name: str, matched: Matched, *, is_unique: bool) -> str:
@@ -78,6 +106,7 @@ def _spelled(name: str, names: Sequence[str]) -> bool:
 def _unknown(matched: Matched, request: Request) -> list[str]:
     known = {name.casefold() for name in matched}
     options = {"--columns": request.columns, "--exclude-columns": request.exclude_columns, "--key": request.key}
+    options["rules"] = tuple(request.rules)
     return [
         f"{option}: there is no column {name}. {suggest(name, tuple(matched))}"
         for option, names in options.items()
@@ -110,7 +139,13 @@ def _as_others(on: Mapping[str, NodeColumn]) -> dict[str, NodeColumn]:
 
 
 def _compared(
-    name: str, on: Mapping[str, NodeColumn], tables: Mapping[str, NodeTable], reasons: list[str], *, is_key: bool
+    name: str,
+    on: Mapping[str, NodeColumn],
+    tables: Mapping[str, NodeTable],
+    reasons: list[str],
+    rule: Rule,
+    *,
+    is_key: bool,
 ) -> ComparedColumn | None:
     """Return how a column is compared; add the reason if it cannot be."""
     lacking = [node for node in tables if node not in on]
@@ -124,16 +159,27 @@ def _compared(
         return None
     on = _as_others(on)
     kinds: list[ValueClass] = [column.kind for column in on.values() if column.kind is not None]
-    common = common_class(kinds)
+    common = common_class(kinds) or _by_rule(kinds, rule)
     listed = ", ".join(f"{column.type} on {node}" for node, column in on.items())
     if common is None:
         reasons.append(
             f"column {name}: {listed} cannot be compared exactly; leave it out with --exclude-columns, or read it as"
-            " another type"
+            f" another type{_ZONE if {*kinds} == {'timestamp', 'instant'} else ''}"
         )
         return None
     if is_key and not is_key_class(kinds):
         reasons.append(f"key column {name}: rows cannot be matched by {listed}; choose another key with --key")
         return None
     # In the order of the nodes.
-    return ComparedColumn(name, common, {node: on[node] for node in tables})
+    compared = ComparedColumn(name, common, {node: on[node] for node in tables}, rule)
+    if problem := rule.problem(common, compared.parsed):
+        reasons.append(f"rules.{name}: {problem}")
+    return compared
+
+
+def _by_rule(kinds: Sequence[ValueClass], rule: Rule) -> ValueClass | None:
+    """Return the class of columns that only a rule makes comparable."""
+    if rule.is_numeric and {*kinds} <= {*NUMBERS}:
+        # As texts, which are parsed as numbers.
+        return "text"
+    return "timestamp" if rule.zone and {*kinds} == {"timestamp", "instant"} else None

@@ -41,6 +41,8 @@ def value(column: ColumnSpec, native: ValueClass, target: ValueClass) -> sql.Com
         return sql.SQL("{}::text" if native == "char" else "rtrim({}, ' ')").format(
             base if native == "char" else text_of(column)
         )
+    if target == "timestamp" and native == "instant":
+        return sql.SQL("({} AT TIME ZONE 'UTC')").format(base)
     return text_of(column) if target in ("text", "json") else base
 
 

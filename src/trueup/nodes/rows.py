@@ -18,6 +18,7 @@ from trueup.rows.align import Difference, Group, pack
 from trueup.rows.canonical import decode_row, hash_row, shown, text_of
 from trueup.rows.classes import is_equal
 from trueup.rows.encode import Value
+from trueup.rows.rules import Rule
 from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def differing_rows(frames: Mapping[str, DataFrame], plan: Plan, long_value: int)
     counted = all_rows.groupBy("k", "v").agg(*counts)
     first, *others = [f.col(f"c{number}") for number in range(len(nodes))]
     unequal = counted.where(reduce(lambda one, other: one | other, (first != other for other in others)))
-    compare = CompareRows(nodes, plan.kinds, tuple(column.parsed for column in plan.columns), plan.key, long_value)
+    parsed, rules = tuple(zip(*((column.parsed, column.rule) for column in plan.columns), strict=True))
+    compare = CompareRows(nodes, plan.kinds, parsed, rules, plan.key, long_value)
     return unequal.repartition("k").sortWithinPartitions("k").mapInArrow(compare.run, RESULT)
 
 
@@ -52,6 +54,7 @@ class CompareRows:
     nodes: tuple[str, ...]
     kinds: tuple[ValueClass, ...]
     parsed: tuple[ValueClass | None, ...]
+    rules: tuple[Rule, ...]
     key: int
     long_value: int
 
@@ -127,7 +130,7 @@ class CompareRows:
     ) -> bool:
         if one is None or other is None:
             return one is other
-        return one == other or all(map(is_equal, self.kinds, self.parsed, values, others))
+        return one == other or all(map(is_equal, self.kinds, self.parsed, values, others, self.rules))
 
     def _key(self, values: Sequence[bytes | None]) -> tuple[str, ...]:
         # A key has no NULL: see `base.check_null_keys`.

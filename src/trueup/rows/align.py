@@ -14,6 +14,7 @@ from trueup.rows.classes import same_text
 from trueup.rows.encode import Value, same
 from trueup.rows.fetch import Row
 from trueup.rows.keys import KeyValues
+from trueup.rows.rules import NO_RULE
 from trueup.rows.spec import ColumnSpec, TableSpec
 
 Kind = Literal["missing", "extra", "changed"]
@@ -201,5 +202,5 @@ def changed_columns(spec: TableSpec, left: Group, right: Group) -> list[str]:
 
 def _same(column: ColumnSpec, one: Value, other: Value, spec: TableSpec) -> bool:
     if column.encoding == "canonical":
-        return same_text(column.type, one, other)
+        return same_text(column.type, one, other, column.rule or NO_RULE)
     return same(column, one, other, spec.numeric)

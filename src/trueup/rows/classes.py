@@ -13,8 +13,9 @@ from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from trueup.rows.canonical import encode
-from trueup.rows.encode import Value
+from trueup.rows.canonical import encode, text_of
+from trueup.rows.encode import LongValue, Value
+from trueup.rows.rules import NO_RULE, TIMES, Rule
 from trueup.rows.spec import ValueClass
 
 # Classes that a node prints in the same way as PostgreSQL does, or that are parsed when rows are compared.
@@ -62,17 +63,29 @@ def type_text(kind: ValueClass, parsed: ValueClass | None) -> str:
     return f"{kind}:{parsed}" if parsed else kind
 
 
-def same_text(type_name: str, left: Value, right: Value) -> bool:
-    """Return whether two values of a report are equal, by the type of their `ColumnSpec`."""
-    if not isinstance(left, str) or not isinstance(right, str):
+def same_text(type_name: str, left: Value, right: Value, rule: Rule) -> bool:
+    """Return whether two values of a report are equal, by the type of their `ColumnSpec` and a rule."""
+    if isinstance(left, LongValue) or isinstance(right, LongValue):
         return left == right
     kind, _, parsed = type_name.partition(":")
-    return is_equal(kind, parsed or None, left.encode(), right.encode())  # type: ignore[arg-type]
+    data = [None if text is None else text.encode() for text in (left, right)]
+    if rule and rule.is_equal(parsed or kind, *(_time_bytes(kind, value) for value in data)):  # type: ignore[arg-type]
+        return True
+    return is_equal(kind, parsed or None, *data)  # type: ignore[arg-type]
 
 
-def is_equal(kind: ValueClass, parsed: ValueClass | None, left: bytes | None, right: bytes | None) -> bool:
+def _time_bytes(kind: str, data: bytes | None) -> bytes | None:
+    """Return the canonical bytes of a printed time; other values as they are."""
+    return _parse(kind, data) if data is not None and kind in TIMES else data
+
+
+def is_equal(
+    kind: ValueClass, parsed: ValueClass | None, left: bytes | None, right: bytes | None, rule: Rule = NO_RULE
+) -> bool:
     """Return whether two canonical values are equal."""
     if left == right:
+        return True
+    if rule and rule.is_equal(parsed or kind, *(_printed_number(kind, parsed, value) for value in (left, right))):
         return True
     if left is None or right is None:
         return False
@@ -82,6 +95,11 @@ def is_equal(kind: ValueClass, parsed: ValueClass | None, left: bytes | None, ri
         one, other = _parse(parsed, left), _parse(parsed, right)
         return one is not None and one == other
     return False
+
+
+def _printed_number(kind: ValueClass, parsed: ValueClass | None, data: bytes | None) -> bytes | None:
+    """Return a number as text; other values as they are."""
+    return text_of(kind, data).encode() if data is not None and kind in ("int", "float") else data
 
 
 def _json(data: bytes) -> Any:

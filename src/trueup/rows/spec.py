@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 # "canonical": of rows in canonical form, see `canonical`.
 DigestKind = Literal["native", "portable", "canonical"]
@@ -40,6 +40,8 @@ class ColumnSpec:
     encoding: Encoding
     is_domain: bool = False
     is_bytea: bool = False
+    # With the encoding "canonical": the `rules.Rule` of the column, if it has one.
+    rule: Any = None
     may_be_long: bool = False
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trueup.engine.progress import Progress
 from trueup.nodes.base import ComparedNode, Plan
+from trueup.nodes.mapping import CompareMap
 from trueup.rows.classes import type_text
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
@@ -24,6 +25,7 @@ class CompareRequest:
 
     table: TableRequest
     frames: Mapping[str, DataFrame] = field(default_factory=dict)
+    map: CompareMap = field(default_factory=CompareMap)
 
 
 @dataclass
@@ -87,7 +89,8 @@ class CompareRun:
     def spec(self) -> TableSpec:
         """The columns as a report names them."""
         columns = tuple(
-            ColumnSpec(column.name, type_text(column.kind, column.parsed), "canonical") for column in self.plan.columns
+            ColumnSpec(column.name, type_text(column.kind, column.parsed), "canonical", rule=column.rule or None)
+            for column in self.plan.columns
         )
         return TableSpec(
             *self.shown_table,

@@ -7,7 +7,7 @@ blocks in place, compare the rows of the blocks that differ, re-check the differ
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from functools import partial
@@ -15,13 +15,14 @@ from functools import partial
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, ConfigError, TrueupError
-from trueup.nodes.base import ComparedNode, Moment, Plan
+from trueup.nodes.base import ComparedNode, Moment, NodeTable, Plan
 from trueup.nodes.kinds import Opening, open_node
-from trueup.nodes.plan import Request, plan_columns
+from trueup.nodes.plan import Request, plan_columns, renamed
 from trueup.nodes.postgres import Options
 from trueup.nodes.probe import check_nodes
 from trueup.report.model import DiffResult
 from trueup.rows.request import TableRequest
+from trueup.rows.spec import ValueClass
 from trueup.store import TaskStore
 from trueup.task.compare.model import Ranges
 from trueup.task.compare.result import Ending, conclude, record
@@ -59,9 +60,8 @@ def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) 
     table, settings = request.table, request.table.settings
     with ExitStack() as stack:
         session = Session(request, stack)
-        nodes = _open_nodes(request, session, f"trueup {table.mode} {task.short_id}", stack)
-        tables = {node.name: node.describe() for node in nodes}
-        plan = plan_columns(tables, Request(table.columns, table.exclude_columns, table.key))
+        nodes = open_nodes(request, session, f"trueup {table.mode} {task.short_id}", stack)
+        plan, tables = plan_of(request, nodes)
         check_nodes(nodes, tuple(dict.fromkeys(plan.kinds)), plan.seed)
 
         moments = [node.begin() for node in nodes]
@@ -82,7 +82,7 @@ def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) 
         _check_moments(run)
         estimates = {name: described.rows or 0 for name, described in tables.items()}
         ranges = Ranges((), nodes[0].name, estimates, "")
-        remarks = _remarks(moments, is_one_look=table.digests_only and bool(differing))
+        remarks = _remarks(plan, moments, is_one_look=table.digests_only and bool(differing))
         ending = Ending(run, ranges, moments, task.task_id, started, remarks)
         result = conclude(ending)
     record(task, ending, result)
@@ -106,16 +106,31 @@ def _check_settings(table: TableRequest) -> None:
         raise ConfigError("--engine local cannot read nodes of other kinds than PostgreSQL", cure="use --engine auto")
 
 
-def _open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
+def open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
+    """Return the nodes of a request, which are closed with the stack."""
     table = request.table
-    options = Options(table.settings, table.expressions, table.filter)
-    opening = Opening(table.table, options, application, session, request.frames)
+    request.map.check_nodes(table.node_names)
+    probed: dict[bytes, Mapping[ValueClass, Sequence[str]]] = {}
     nodes: list[ComparedNode] = []
     for node in table.nodes:
-        opened = open_node(node, opening)
-        stack.callback(opened.close)
-        nodes.append(opened)
+        own = request.map.node(node.name)
+        filters = [text for text in (table.filter, own.filter) if text]
+        # Each on lines of its own, because it may end with a comment.
+        filter = filters[0] if len(filters) == 1 else " AND ".join(f"(\n{text}\n)" for text in filters)
+        options = Options(table.settings, table.expressions, filter)
+        opening = Opening(own.table or table.table, options, application, session, request.frames, probed)
+        nodes.append(open_node(node, opening))
+        stack.callback(nodes[-1].close)
     return nodes
+
+
+def plan_of(request: CompareRequest, nodes: Sequence[ComparedNode]) -> tuple[Plan, dict[str, NodeTable]]:
+    """Return what is compared, and the tables of the nodes."""
+    table, map = request.table, request.map
+    tables = {node.name: renamed(node.describe(), map.node(node.name).columns, node.name) for node in nodes}
+    columns = table.columns or map.columns
+    excluded = table.exclude_columns or map.exclude_columns
+    return plan_columns(tables, Request(columns, excluded, table.key or map.key, map.rules)), tables
 
 
 def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
@@ -133,7 +148,7 @@ def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
 
 
 def _inexact(plan: Plan) -> str:
-    names = [column.name for column in plan.columns if column.kind == "json" or column.parsed]
+    names = [column.name for column in plan.columns if not column.is_exact]
     return f"digests differ, but values of {', '.join(names)} may be equal in another form: trueup diff compares them"
 
 
@@ -144,8 +159,9 @@ def _check_moments(run: CompareRun) -> None:
             run.state.stopped = run.state.stopped or CheckFailed([reason], cure=AGAIN, node=node.name)
 
 
-def _remarks(moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:
-    remarks = [
+def _remarks(plan: Plan, moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:
+    remarks = [f"rule for {column.name}: {column.rule}" for column in plan.columns if column.rule]
+    remarks += [
         f"{moment.node} was read without a snapshot: rows that changed during the run may be reported or missed"
         for moment in moments
         if not moment.held

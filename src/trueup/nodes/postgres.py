@@ -373,7 +373,7 @@ class PostgresNode:
             source(self._spec, sample), where(self._spec), columns.block_of(blocks, key)
         )
         counts = [int(row[0]) for row in self._execute(query)]
-        return not counts or counts[0] <= _UNEVEN * max(1.0, sum(counts) / blocks.count) * 4
+        return not counts or counts[0] <= _UNEVEN * max(1.0, sum(counts) / blocks.count)
 
     # Sessions.
 

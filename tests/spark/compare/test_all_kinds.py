@@ -42,7 +42,7 @@ ROWS = st.lists(
     unique_by=lambda row: row[0],
 )
 FEW = settings(
-    max_examples=2,
+    max_examples=1,
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

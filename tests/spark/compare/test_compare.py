@@ -14,8 +14,10 @@ import trueup
 from support.fixtures import Databases, ReportOf, Spark
 from trueup.cli.main import run as command
 from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.nodes.base import HashBlocks, KeyBlocks, Plan
 from trueup.report.model import DiffResult
 from trueup.testing.postgres import Database
+from trueup.verbs.compare.digests import all_digests
 
 UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
 TABLE = f"""
@@ -189,3 +191,39 @@ def test_two_frames_and_the_command(
         command(["diff", "--resume", result_json["task_id"], "--node", f"pg={pg.uri}", "--node", f"lake={lake}"]) == 2
     )
     assert "cannot be continued" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("keys", "changed", "blocks"),
+    [
+        # By ranges of keys: some blocks, and most of them.
+        ([*range(-500, 500)], {-500, 7, 8, 499}, KeyBlocks),
+        ([*range(-500, 500)], {*range(-500, 500, 3)}, KeyBlocks),
+        # Most keys are in one of the ranges: by hash.
+        ([*range(900), *(10**12 + number for number in range(100))], {0, 899, 10**12}, HashBlocks),
+    ],
+)
+def test_blocks(
+    pg: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: list[int],
+    changed: set[int],
+    blocks: type[KeyBlocks | HashBlocks],
+) -> None:
+    pg.execute("CREATE TABLE b (id bigint PRIMARY KEY, v int)")
+    pg.execute("INSERT INTO b SELECT key, 0 FROM unnest(%s::bigint[]) key WHERE key <> %s", [keys, keys[5]])
+    pg.execute("ANALYZE b")
+    pg.execute("INSERT INTO b VALUES (%s, 0), (%s, 0)", [keys[0] - 3, keys[-1] + 3])
+    lake = written(tmp_path / "a" / "x.parquet", id=keys, v=[int(key in changed) for key in keys])
+    plans: list[Plan] = []
+
+    def noted(nodes: Any, plan: Plan) -> Any:
+        plans.append(plan)
+        return all_digests(nodes, plan)
+
+    monkeypatch.setattr("trueup.verbs.compare.run.all_digests", noted)
+    result = diff(pg, lake, "b", compare_unit_size=20)
+    expected = {("changed", str(key), ("v",)) for key in changed} | {("extra", str(keys[5]), ())}
+    assert found(result) == expected | {("missing", str(key), ()) for key in (keys[0] - 3, keys[-1] + 3)}
+    assert isinstance(plans[0].blocks, blocks)

@@ -163,9 +163,7 @@ _ROWS = (
     ),
     TypeRow("uuid", "uuid", _UUID, "value", unquoted=True, page_scan=True, value_class="uuid"),
     _moment("date", "date", _DAY, "value", "date", "date32", "date"),
-    _moment(
-        "timestamp", f"timestamp {_LOCAL}", f"{_DAY} {_TIME}", "bytes", "timestamp_ntz", "timestamp[us]", "timestamp"
-    ),
+    _moment("timestamp", _LOCAL, f"{_DAY} {_TIME}", "bytes", "timestamp_ntz", "timestamp[us]", "timestamp"),
     _moment("timestamptz", "timestamp with time zone", f"{_DAY} {_TIME}+00", "bytes", "timestamp", _UTC, "instant"),
     TypeRow("time", "time without time zone", _TIME, "bytes", "time_send", value_class="time"),
     TypeRow("timetz", "time with time zone", "12:00+02"),

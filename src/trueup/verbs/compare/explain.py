@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.nodes.base import ComparedColumn, Plan
+from trueup.verbs.compare.prepare import open_nodes, plan_of
 from trueup.verbs.compare.request import CompareRequest, Session
-from trueup.verbs.compare.run import open_nodes, plan_of
 
 
 @dataclass(frozen=True)

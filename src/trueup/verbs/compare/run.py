@@ -7,22 +7,16 @@ blocks in place, compare the rows of the blocks that differ, re-check the differ
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from functools import partial
 
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
-from trueup.errors import CheckFailed, ConfigError, TrueupError
-from trueup.nodes.base import ComparedNode, Moment, NodeTable, Plan
-from trueup.nodes.kinds import Opening, open_node
-from trueup.nodes.plan import Request, plan_columns, renamed
-from trueup.nodes.postgres import Options
+from trueup.errors import CheckFailed, TrueupError
 from trueup.nodes.probe import check_nodes
 from trueup.report.model import DiffResult
-from trueup.rows.request import TableRequest
-from trueup.rows.spec import ValueClass
 from trueup.store import TaskStore
 from trueup.task.compare.model import Ranges
 from trueup.task.compare.result import Ending, conclude, record
@@ -30,6 +24,7 @@ from trueup.task.compare.state import new_state
 from trueup.task.open import OpenTask, open_task
 from trueup.task.steering import Steering
 from trueup.verbs.compare.digests import all_digests, differing_blocks, with_blocks
+from trueup.verbs.compare.prepare import check_settings, inexact, open_nodes, plan_of, remarks_of
 from trueup.verbs.compare.recheck import recheck
 from trueup.verbs.compare.request import CompareRequest, CompareRun, Session
 from trueup.verbs.compare.rows import compared_blocks, keep
@@ -40,7 +35,7 @@ AGAIN = "nothing was changed on any node; run the command again"
 def run(request: CompareRequest, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
     """Compare one table on all nodes of the request."""
     table = request.table
-    _check_settings(table)
+    check_settings(table)
     schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
     with open_task(
         store,
@@ -76,61 +71,17 @@ def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) 
         task.progress.stage("hashing", len(nodes))
         differing = differing_blocks(all_digests(nodes, plan), plan, state)
         if differing and table.digests_only and not plan.is_exact:
-            state.stopped = CheckFailed([_inexact(plan)], cure="run trueup diff")
+            state.stopped = CheckFailed([inexact(plan)], cure="run trueup diff")
         elif differing and not table.digests_only:
             _compare_rows(run, differing, at_snapshot)
         _check_moments(run)
         estimates = {name: described.rows or 0 for name, described in tables.items()}
         ranges = Ranges((), nodes[0].name, estimates, "")
-        remarks = _remarks(plan, moments, is_one_look=table.digests_only and bool(differing))
+        remarks = remarks_of(plan, moments, is_one_look=table.digests_only and bool(differing))
         ending = Ending(run, ranges, moments, task.task_id, started, remarks)
         result = conclude(ending)
     record(task, ending, result)
     return result
-
-
-def _check_settings(table: TableRequest) -> None:
-    """Raise ConfigError for settings that a comparison across kinds would ignore."""
-    settings = table.settings
-    used = {
-        "--gentle": settings.gentle,
-        "--max-rows-per-second": settings.max_rows_per_second > 0,
-        "--numeric representation": settings.numeric != "value",
-        "diff.digest": settings.digest != "auto",
-    }
-    wrong = [name for name, is_used in used.items() if is_used]
-    if wrong:
-        message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL"
-        raise ConfigError(message, cure="leave it out")
-    if table.spark.engine == "local":
-        raise ConfigError("--engine local cannot read nodes of other kinds than PostgreSQL", cure="use --engine auto")
-
-
-def open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
-    """Return the nodes of a request, which are closed with the stack."""
-    table = request.table
-    request.map.check_nodes(table.node_names)
-    probed: dict[bytes, Mapping[ValueClass, Sequence[str]]] = {}
-    nodes: list[ComparedNode] = []
-    for node in table.nodes:
-        own = request.map.node(node.name)
-        filters = [text for text in (table.filter, own.filter) if text]
-        # Each on lines of its own, because it may end with a comment.
-        filter = filters[0] if len(filters) == 1 else " AND ".join(f"(\n{text}\n)" for text in filters)
-        options = Options(table.settings, table.expressions, filter)
-        opening = Opening(own.table or table.table, options, application, session, request.frames, probed)
-        nodes.append(open_node(node, opening))
-        stack.callback(nodes[-1].close)
-    return nodes
-
-
-def plan_of(request: CompareRequest, nodes: Sequence[ComparedNode]) -> tuple[Plan, dict[str, NodeTable]]:
-    """Return what is compared, and the tables of the nodes."""
-    table, map = request.table, request.map
-    tables = {node.name: renamed(node.describe(), map.node(node.name).columns, node.name) for node in nodes}
-    columns = table.columns or map.columns
-    excluded = table.exclude_columns or map.exclude_columns
-    return plan_columns(tables, Request(columns, excluded, table.key or map.key, map.rules)), tables
 
 
 def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
@@ -147,25 +98,8 @@ def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
         run.state.stopped = error
 
 
-def _inexact(plan: Plan) -> str:
-    names = [column.name for column in plan.columns if not column.is_exact]
-    return f"digests differ, but values of {', '.join(names)} may be equal in another form: trueup diff compares them"
-
-
 def _check_moments(run: CompareRun) -> None:
     """Note nodes whose data was replaced while it was read: nothing is proven."""
     for node in run.nodes:
         if reason := node.changed():
             run.state.stopped = run.state.stopped or CheckFailed([reason], cure=AGAIN, node=node.name)
-
-
-def _remarks(plan: Plan, moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:
-    remarks = [f"rule for {column.name}: {column.rule}" for column in plan.columns if column.rule]
-    remarks += [
-        f"{moment.node} was read without a snapshot: rows that changed during the run may be reported or missed"
-        for moment in moments
-        if not moment.held
-    ]
-    if is_one_look:
-        remarks.append("differing blocks were hashed once: rows that were in flight may be the reason")
-    return tuple(remarks)

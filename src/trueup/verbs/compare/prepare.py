@@ -1,0 +1,78 @@
+"""Prepare a comparison across kinds: settings that cannot be used, the nodes, the columns; and what to remark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from trueup.errors import ConfigError
+from trueup.nodes.base import ComparedNode, Moment, NodeTable, Plan
+from trueup.nodes.kinds import Opening, open_node
+from trueup.nodes.plan import Request, plan_columns, renamed
+from trueup.nodes.postgres import Options
+from trueup.rows.request import TableRequest
+from trueup.rows.spec import ValueClass
+from trueup.verbs.compare.request import CompareRequest, Session
+
+
+def check_settings(table: TableRequest) -> None:
+    """Raise ConfigError for settings that a comparison across kinds would ignore."""
+    settings = table.settings
+    used = {
+        "--gentle": settings.gentle,
+        "--max-rows-per-second": settings.max_rows_per_second > 0,
+        "--numeric representation": settings.numeric != "value",
+        "diff.digest": settings.digest != "auto",
+    }
+    wrong = [name for name, is_used in used.items() if is_used]
+    if wrong:
+        message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL"
+        raise ConfigError(message, cure="leave it out")
+    if table.spark.engine == "local":
+        raise ConfigError("--engine local cannot read nodes of other kinds than PostgreSQL", cure="use --engine auto")
+
+
+def open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
+    """Return the nodes of a request, which are closed with the stack."""
+    table = request.table
+    request.map.check_nodes(table.node_names)
+    probed: dict[bytes, Mapping[ValueClass, Sequence[str]]] = {}
+    nodes: list[ComparedNode] = []
+    for node in table.nodes:
+        own = request.map.node(node.name)
+        filters = [text for text in (table.filter, own.filter) if text]
+        # Each on lines of its own, because it may end with a comment.
+        filter = filters[0] if len(filters) == 1 else " AND ".join(f"(\n{text}\n)" for text in filters)
+        options = Options(table.settings, table.expressions, filter)
+        opening = Opening(own.table or table.table, options, application, session, request.frames, probed)
+        nodes.append(open_node(node, opening))
+        stack.callback(nodes[-1].close)
+    return nodes
+
+
+def plan_of(request: CompareRequest, nodes: Sequence[ComparedNode]) -> tuple[Plan, dict[str, NodeTable]]:
+    """Return what is compared, and the tables of the nodes."""
+    table, map = request.table, request.map
+    tables = {node.name: renamed(node.describe(), map.node(node.name).columns, node.name) for node in nodes}
+    columns = table.columns or map.columns
+    excluded = table.exclude_columns or map.exclude_columns
+    return plan_columns(tables, Request(columns, excluded, table.key or map.key, map.rules)), tables
+
+
+def inexact(plan: Plan) -> str:
+    """Return why different digests do not mean different rows."""
+    names = [column.name for column in plan.columns if not column.is_exact]
+    return f"digests differ, but values of {', '.join(names)} may be equal in another form: trueup diff compares them"
+
+
+def remarks_of(plan: Plan, moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:
+    """Return the rules, the nodes without a snapshot, and whether differing blocks were looked at once only."""
+    remarks = [f"rule for {column.name}: {column.rule}" for column in plan.columns if column.rule]
+    remarks += [
+        f"{moment.node} was read without a snapshot: rows that changed during the run may be reported or missed"
+        for moment in moments
+        if not moment.held
+    ]
+    if is_one_look:
+        remarks.append("differing blocks were hashed once: rows that were in flight may be the reason")
+    return tuple(remarks)

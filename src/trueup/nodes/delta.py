@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -127,11 +128,16 @@ def _check_partitions(folder: Path, schema: StructType, names: list[str], action
         f"{name} in the path {action['path']}"
         for action in actions
         for name, text in _expected(names, action)
-        if f"{name}={text}" not in (unquote(unquote(part)) for part in Path(action["path"]).parts)
+        if f"{name}={text}" not in (_as_spark_reads(part) for part in Path(unquote(action["path"])).parts)
     ]
     if wrong:
         reason = f"the Delta table {folder} is partitioned in a way that its files alone do not show: {wrong[0]}"
         raise CheckFailed([reason], cure=_WITH_DELTA)
+
+
+def _as_spark_reads(folder: str) -> str:
+    """Return the name of a folder as Spark reads it: %XX is one character, also where it is a byte of UTF-8."""
+    return re.sub("%([0-9a-fA-F]{2})", lambda digits: chr(int(digits[1], 16)), folder)
 
 
 def _expected(names: list[str], action: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

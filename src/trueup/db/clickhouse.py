@@ -115,7 +115,8 @@ class Embedded:
     def _query(self, sql: str, form: str) -> Any:
         try:
             return self._session.query(sql, form)
-        except RuntimeError as error:
+        except (RuntimeError, UnicodeDecodeError) as error:
+            # The text of an error may contain bytes of values.
             raise QueryError(
                 f"ClickHouse returned an error: {_first_line(error)}", cure="fix the cause that ClickHouse reports"
             ) from None

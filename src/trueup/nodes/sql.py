@@ -177,31 +177,31 @@ class SqlNode(ABC):
     def rows(self, session: SparkSession, plan: Plan, blocks: Collection[int]) -> DataFrame:
         """Read the rows of the blocks in the snapshot of the driver, and hand them to Spark."""
         key, row = self._encoded(plan)
+        # No name that a column may have: ClickHouse would use the alias instead of the column.
+        selected = f"SELECT {key} AS trueup_k, {row} AS trueup_v"
         if isinstance(plan.blocks, KeyBlocks):
             column = self._first_key(plan)
             ranges = [self._range(column, plan.blocks, *run) for run in merged(blocks)]
             batches = [" OR ".join(ranges[start : start + _RANGES]) for start in range(0, len(ranges), _RANGES)]
-            queries = [f"SELECT {key} AS k, {row} AS v FROM {self.source}{self._where(one)}" for one in batches]
+            queries = [f"{selected} FROM {self.source}{self._where(one)}" for one in batches]
         else:
             block = self.dialect.block(plan.blocks, "", "trueup_h")
             listed = ", ".join(map(str, sorted(blocks)))
-            hashed = (
-                f"SELECT {key} AS k, {row} AS v, {self.dialect.md5(row)} AS trueup_h FROM {self.source}{self._where()}"
-            )
-            queries = [f"SELECT k, v FROM ({hashed}) AS trueup_rows WHERE {block} IN ({listed})"]
+            hashed = f"{selected}, {self.dialect.md5(row)} AS trueup_h FROM {self.source}{self._where()}"
+            queries = [f"SELECT trueup_k, trueup_v FROM ({hashed}) AS trueup_rows WHERE {block} IN ({listed})"]
         return spooled(session, (line for query in queries for line in self.query(query)))
 
     def rows_of(self, session: SparkSession, plan: Plan, keys: DataFrame) -> DataFrame:
         """Read the current rows with these keys."""
         key, row = self._encoded(plan)
+        selected = f"SELECT {key} AS trueup_k, {row} AS trueup_v"
         wanted = [bytes(line[0]) for line in keys.select("k").toLocalIterator()]
 
         def lines() -> Iterator[tuple[Any, ...]]:
             for start in range(0, len(wanted), _KEYS):
                 listed = ", ".join(self.dialect.constant(one) for one in wanted[start : start + _KEYS])
-                yield from self.query(
-                    f"SELECT {key} AS k, {row} AS v FROM {self.source}{self._where(f'{key} IN ({listed})')}", fresh=True
-                )
+                where = self._where(f"{key} IN ({listed})")
+                yield from self.query(f"{selected} FROM {self.source}{where}", fresh=True)
 
         return spooled(session, lines())
 

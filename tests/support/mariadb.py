@@ -21,6 +21,8 @@ class MariaDb:
     """A server that listens on a socket in its folder."""
 
     def __init__(self, folder: Path) -> None:
+        import pymysql
+
         self.socket = folder / "sock"
         account = ["--user=root"] if os.getuid() == 0 else []
         data = folder / "data"
@@ -40,7 +42,7 @@ class MariaDb:
             try:
                 self.execute("CREATE DATABASE IF NOT EXISTS shop", database="")
                 return
-            except Exception:
+            except pymysql.Error:
                 assert self._process.poll() is None, "MariaDB has ended"
                 assert time.monotonic() < until, "MariaDB does not start"
                 time.sleep(0.05)

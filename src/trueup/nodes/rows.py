@@ -48,6 +48,13 @@ def differing_rows(frames: Mapping[str, DataFrame], plan: Plan, long_value: int)
 
 
 @dataclass(frozen=True)
+class _NodeRow:
+    node: str
+    row: bytes | None
+    values: list[bytes | None]
+
+
+@dataclass(frozen=True)
 class CompareRows:
     """What a Python worker runs: it gets all rows of a key one after the other."""
 
@@ -94,24 +101,30 @@ class CompareRows:
                     del side[0]
 
     def _difference(self, rows: Sequence[bytes | None], copies: int) -> Iterator[Difference]:
-        groups: list[tuple[list[str], bytes | None, list[bytes | None]]] = []
+        groups: list[list[_NodeRow]] = []
         for node, row in zip(self.nodes, rows, strict=True):
             # The first field is the seed.
-            values = [] if row is None else decode_row(row)[1:]
-            same = next((group for group in groups if self._is_same(group[1], group[2], row, values)), None)
+            own = _NodeRow(node, row, [] if row is None else decode_row(row)[1:])
+            # Equal to all of a group: with a tolerance, two values may both be equal to a third one, and differ.
+            same = next((group for group in groups if all(self._is_same(other, own) for other in group)), None)
             if same:
-                same[0].append(node)
+                same.append(own)
             else:
-                groups.append(([node], row, values))
+                groups.append([own])
         if len(groups) < 2:
             return
-        some = next(values for _, row, values in groups if row is not None)
+        some = next(group[0].values for group in groups if group[0].row is not None)
         yield Difference(
             self._key(some),
             self.nodes,
             tuple(
-                Group(tuple(nodes), None if row is None else _signed(row), self._shown(row, values), copies)
-                for nodes, row, values in groups
+                Group(
+                    tuple(own.node for own in group),
+                    None if group[0].row is None else _signed(group[0].row),
+                    self._shown(group[0].row, group[0].values),
+                    copies,
+                )
+                for group in groups
             ),
         )
 
@@ -125,12 +138,12 @@ class CompareRows:
             groups.append(Group(nodes, row_hash if copies else None, values if copies else None, copies))
         return Difference((str(row_hash),), self.nodes, tuple(groups))
 
-    def _is_same(
-        self, one: bytes | None, values: Sequence[bytes | None], other: bytes | None, others: Sequence[bytes | None]
-    ) -> bool:
-        if one is None or other is None:
-            return one is other
-        return one == other or all(map(is_equal, self.kinds, self.parsed, values, others, self.rules))
+    def _is_same(self, one: _NodeRow, other: _NodeRow) -> bool:
+        if one.row is None or other.row is None:
+            return one.row is other.row
+        if one.row == other.row:
+            return True
+        return all(map(is_equal, self.kinds, self.parsed, one.values, other.values, self.rules))
 
     def _key(self, values: Sequence[bytes | None]) -> tuple[str, ...]:
         # A key has no NULL: see `base.check_null_keys`.

@@ -15,7 +15,7 @@ from typing import Any
 
 from trueup.rows.canonical import encode, text_of
 from trueup.rows.encode import LongValue, Value
-from trueup.rows.rules import NO_RULE, TIMES, Rule
+from trueup.rows.rules import NO_RULE, TIMES, Rule, is_writable
 from trueup.rows.spec import ValueClass
 
 # Classes that a node prints in the same way as PostgreSQL does, or that are parsed when rows are compared.
@@ -105,7 +105,9 @@ def _printed_number(kind: ValueClass, parsed: ValueClass | None, data: bytes | N
 def _json(data: bytes) -> Any:
     """Return a JSON value in a form that can be compared: numbers by value, objects without the order of their keys."""
     try:
-        return _tagged(json.loads(data, parse_int=Decimal, parse_float=Decimal, parse_constant=_no_constant))
+        return json.loads(
+            data, parse_int=_number, parse_float=_number, parse_constant=_no_constant, object_pairs_hook=_object
+        )
     except (ValueError, RecursionError, InvalidOperation):
         # Not JSON: equal to the same bytes only.
         return data
@@ -115,21 +117,24 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _tagged(value: Any) -> Any:
-    if isinstance(value, dict):
-        return "object", {name: _tagged(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return "array", [_tagged(item) for item in value]
-    # True equals 1 in Python.
-    return type(value).__name__, value
+def _number(text: str) -> Any:
+    # Not equal to True, which is 1 in Python.
+    return "number", Decimal(text)
 
 
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-_DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+def _object(pairs: list[tuple[str, Any]]) -> Any:
+    # Which of two values with the same name counts depends on the reader.
+    names = dict(pairs)
+    return names if len(names) == len(pairs) else pairs
+
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NO_NUMBER = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE)
+_DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
 _MOMENT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6})0*)?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
-_CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6})0*)?)?")
+_CLOCK = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6})0*)?)?", re.ASCII)
 _TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -144,21 +149,24 @@ def _parse(kind: ValueClass, data: bytes) -> bytes | None:
 def _parsed(kind: ValueClass, text: str) -> bytes | None:
     if kind == "bool":
         return encode("bool", _TRUTH[text.lower()]) if text.lower() in _TRUTH else None
+    if kind in ("int", "decimal", "float") and not (_NUMBER.fullmatch(text) or _NO_NUMBER.fullmatch(text)):
+        return None
     if kind in ("int", "decimal"):
-        return encode("decimal", Decimal(text)) if _NUMBER.fullmatch(text) else text.lower().encode()
+        number = Decimal(text)
+        return encode("decimal", number) if is_writable(number) else None
     if kind == "float":
         return encode("float", float(text))
     if kind == "uuid":
         return encode("uuid", text)
     if kind == "date":
         match = _DAY.fullmatch(text)
-        return encode("date", date(*map(int, match.groups()))) if match else text.encode()
+        return encode("date", date(*map(int, match.groups()))) if match else None
     if kind == "time":
         match = _CLOCK.fullmatch(text)
-        return encode("time", time(*_clock(*match.groups()))) if match else text.encode()
+        return encode("time", time(*_clock(*match.groups()))) if match else None
     match = _MOMENT.fullmatch(text)
     if not match:
-        return text.encode()
+        return None
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     if (zone is not None) != (kind == "instant"):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass, fields
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from trueup.rows.spec import ValueClass
@@ -13,6 +13,8 @@ UNITS = {"ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "da
 NUMBERS: tuple[ValueClass, ...] = ("bool", "int", "decimal", "float")
 TIMES: tuple[ValueClass, ...] = ("timestamp", "instant", "time")
 TEXTS: tuple[ValueClass, ...] = ("text", "char")
+# More digits than a number of any node has: the default of Python rounds to 28.
+_EXACT = Context(prec=300_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,13 @@ class Rule:
             return str(left) == str(right)
         if self.scale is not None:
             step = Decimal(1).scaleb(-self.scale)
-            left, right = (number.quantize(step, ROUND_HALF_UP) for number in (left, right))
-        gap = abs(left - right)
+            left, right = (number.quantize(step, ROUND_HALF_UP, _EXACT) for number in (left, right))
+        gap = _EXACT.subtract(left, right).copy_abs()
         if gap == 0 or (self.absolute is not None and gap <= self.absolute):
             return True
-        return self.relative is not None and gap <= self.relative * max(abs(left), abs(right))
+        return self.relative is not None and gap <= _EXACT.multiply(
+            self.relative, max(left.copy_abs(), right.copy_abs())
+        )
 
 
 NO_RULE = Rule()
@@ -100,9 +104,15 @@ NO_RULE = Rule()
 def _number(data: bytes) -> Decimal | None:
     """Return a printed number, or None."""
     try:
-        return Decimal(data.decode().strip())
+        number = Decimal(data.decode().strip())
     except (InvalidOperation, UnicodeDecodeError):
         return None
+    return number if is_writable(number) else None
+
+
+def is_writable(number: Decimal) -> bool:
+    """Return whether a number can be written without an exponent: 1e999999999 would need a gigabyte."""
+    return not number.is_finite() or (number.adjusted() < 140_000 and int(number.as_tuple().exponent) > -140_000)
 
 
 def rule_from(values: dict[str, Any]) -> Rule:

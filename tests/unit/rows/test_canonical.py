@@ -6,14 +6,17 @@ import hashlib
 import math
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trueup.nodes.rows import CompareRows
 from trueup.rows.canonical import FORMS, decode_row, encode, encode_row, shown, text_of
 from trueup.rows.classes import common_class, is_equal, is_key_class, parsed_class
 from trueup.rows.encode import LongValue
+from trueup.rows.rules import NO_RULE, rule_from
 from trueup.rows.spec import ValueClass
 
 KINDS: list[ValueClass] = list(FORMS)
@@ -101,6 +104,9 @@ def test_columns_of_different_types(kinds: list[ValueClass], common: str | None,
         ("0.1", "0.10000000000000001", False),
         ("{", "{ ", False),
         ("NaN", "NaN ", False),
+        ('{"a": 1, "a": 2}', '{"a": 2}', False),
+        ('{"a": 1, "a": 2}', '{"a":1,"a":2}', True),
+        ("{}", "[]", False),
         (None, "null", False),
     ],
 )
@@ -116,6 +122,11 @@ def test_documents_are_equal_by_value(one: str | None, other: str | None, equal:
         ("decimal", "NaN", "nan", True),
         ("int", "007", "7", True),
         ("int", "7", "7a", False),
+        ("int", "ab", "AB", False),
+        ("int", "1", "\u0661", False),
+        ("int", "1", "1e999999999", False),
+        ("float", "10", "1_0", False),
+        ("date", "soon", " soon", False),
         ("bool", "true", "1", True),
         ("bool", "true", "yes", False),
         ("float", "1e+16", "1.0E16", True),
@@ -138,3 +149,25 @@ def test_zones_of_printed_times_are_understood(moment: datetime, hours: int) -> 
     zone = timezone(timedelta(hours=hours))
     utc = text_of("instant", encode("instant", moment.replace(tzinfo=zone)))
     assert is_equal("text", "instant", utc.encode(), moment.replace(tzinfo=zone).isoformat(" ").encode())
+
+
+@pytest.mark.parametrize(
+    ("rule", "one", "other", "equal"),
+    [
+        ({"absolute": 1}, "123456789012345678901234567890123", "123456789012345678901234567890124", True),
+        ({"absolute": 1}, "123456789012345678901234567890123.1", "123456789012345678901234567890124.2", False),
+        ({"scale": 10}, "12345678901234567890.12345678901", "12345678901234567890.12345678902", True),
+        ({"relative": 1}, "1", "1e999999999", False),
+        ({"absolute": 1}, "NaN", "NaN", True),
+        ({"absolute": 1}, "Infinity", "-Infinity", False),
+    ],
+)
+def test_rules_of_numbers_are_exact(rule: dict[str, Any], one: str, other: str, equal: bool) -> None:
+    assert is_equal("decimal", None, one.encode(), other.encode(), rule_from(rule)) == equal
+
+
+def test_a_tolerance_groups_only_nodes_that_are_all_equal() -> None:
+    rows = [encode_row(["int", "int"], [encode("int", 1), encode("int", value)], b"seed") for value in (1, 0, 2)]
+    compare = CompareRows(("a", "b", "c"), ("int", "int"), (None, None), (NO_RULE, rule_from({"absolute": 1})), 1, 99)
+    found = list(compare.differences([(row, [int(own is row) for own in rows]) for row in rows]))
+    assert [group.nodes for group in found[0].groups] == [("a", "b"), ("c",)]

@@ -25,6 +25,7 @@ DIFFERENT = {
     "schema": "schemas to compare, or the schema of the tubes",
     "partitions": "the number of partitions, or a list of them",
     "output": "the formats depend on the command",
+    "query": "the keys to touch, or what is compared of a node",
     "map": "names of a target, or the mapping of a comparison",
     "force": "what is overwritten or lost depends on the command",
     "keep": "the number of runs to keep, or a flag of the demos",

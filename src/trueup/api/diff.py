@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trueup.api.parameters import configuration, same_parameters
@@ -28,6 +29,7 @@ from trueup.task.past_run import PastRun, find_run
 from trueup.verbs.compare import explain as explain_verb
 from trueup.verbs.compare import run as compare_run
 from trueup.verbs.compare.explain import Explanation
+from trueup.verbs.compare.prepare import can_compare
 from trueup.verbs.compare.request import CompareRequest
 from trueup.verbs.diff import many
 from trueup.verbs.diff import rerun as rerun_verb
@@ -58,6 +60,7 @@ def diff(
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
     map: str | Mapping[str, Any] | None = None,
+    query: Mapping[str, str] | None = None,
     block_size: int | None = None,
     min_block_size: int | None = None,
     max_block_size: int | None = None,
@@ -267,10 +270,11 @@ def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResul
     options, frames = _without_frames(options)
     request, config = _request(options["table"], options, digests_only=digests_only)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
-        if options["map"] is not None or any(node.kind != POSTGRESQL for node in request.nodes):
+        if options["map"] is not None or options["query"] or any(node.kind != POSTGRESQL for node in request.nodes):
             compared = _compare_request(request, frames, options, config)
             return compare_run.run(compared, store=store, progress=options["progress"])
-        return one.run(request, store=store, progress=options["progress"])
+        by_value = partial(compare_run.run_in, CompareRequest(request)) if can_compare(request) else None
+        return one.run(request, store=store, progress=options["progress"], by_value=by_value)
 
 
 def _compare_request(
@@ -280,7 +284,10 @@ def _compare_request(
     mapping = CompareMap()
     if given is not None:
         mapping = load_map(given, config.path) if isinstance(given, str) else parse_map(given)
+    mapping = mapping.with_queries(options["query"] or {})
     table = request.table or mapping.table
+    if not table and all(mapping.node(node.name).query for node in request.nodes):
+        table = "query"
     if not table:
         raise ConfigError("no table is named", cure="name it as argument, or as table in the mapping")
     return CompareRequest(replace(request, table=table), frames, mapping)

@@ -17,6 +17,7 @@ from trueup.cli.options import (
     log_warnings,
     many_options,
     map_options,
+    named_texts,
     node_options,
     resume_option,
     row_options,
@@ -97,8 +98,11 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     if is_many and (explained or options["map"] is not None):
         cure = "name the table instead of --schema and --tables"
         raise ConfigError("--explain and --map are for one table", cure=cure)
-    if table is None and options["map"] is not None:
-        # The mapping names the table.
+    options["query"] = named_texts(options["query"], "--query") or None
+    if is_many and options["query"]:
+        raise ConfigError("--query is for one table", cure="leave out --schema and --tables")
+    if table is None and (options["map"] is not None or options["query"]):
+        # The mapping names the table, or every node has a query.
         table = ""
     if [table is not None, is_many, task is not None].count(True) != 1:
         cure = f"see trueup {verb} --help"
@@ -120,7 +124,7 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
             show(explanation.as_json(), explanation.as_text(), as_json=as_json, quiet=quiet)
             return 0
         elif is_many:
-            del arguments["map"]
+            del arguments["map"], arguments["query"]
             compare_many = call.diff_many if verb == "diff" else call.check_many
             result = compare_many(config=config, nodes=nodes, progress=progress, **many, **arguments)
         else:

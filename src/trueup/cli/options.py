@@ -218,6 +218,7 @@ map_options = decorated(
         *("--map", "NAME|FILE"),
         "Names, filters and rules per node and column: a section [compare.NAME] of the configuration, or a TOML file.",
     ),
+    repeated("--query", "NAME=SQL", "Compare a query of this PostgreSQL node instead of a table; can be repeated."),
     flag("--explain", "Print which columns are compared, as what and why, and read no rows."),
 )
 row_options = decorated(
@@ -302,6 +303,14 @@ def inline_nodes(texts: Sequence[str]) -> dict[str, str]:
     if len(addresses) < len(texts):
         raise ConfigError("--node: the same name is used twice", cure="use a different name for each node")
     return addresses
+
+
+def named_texts(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Return name -> text of the values NAME=TEXT of an option."""
+    pairs = {name.strip(): rest.strip() for name, _, rest in (text.partition("=") for text in texts)}
+    if len(pairs) < len(texts) or not all(pairs) or not all(pairs.values()):
+        raise ConfigError(f"{option}: expected NAME=TEXT, each name once", cure="see --help")
+    return pairs
 
 
 def _inline_node(text: str) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from trueup.errors import CheckFailed, QueryError
 
 _HINTS = {
     "42601": " (it must be one complete expression)",
+    "42P01": " (write tables with their schema: public.orders)",
     "42883": " (write functions and operators with their schema: public.f(x))",
     "42704": " (write types with their schema: x::public.mood)",
 }

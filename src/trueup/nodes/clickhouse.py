@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from trueup.config.model import Node
-from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, parse_url
+from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
 from trueup.errors import CheckFailed
 from trueup.nodes.base import Moment, NodeColumn, NodeTable
 from trueup.nodes.sql import Dialect, SqlNode, text
@@ -167,18 +167,36 @@ class ClickHouseNode(SqlNode):
 
     dialect = ClickHouseDialect()
 
-    def __init__(self, node: Node, table: str, filter: str, backend: Backend, database: str) -> None:
+    def __init__(
+        self,
+        node: Node,
+        table: str,
+        filter: str,
+        backend: Backend,
+        database: str,
+        expressions: Mapping[str, str],
+    ) -> None:
         super().__init__(node.name, filter)
         self.kind = node.kind
         self._table = table
         self._database = database
         self._backend = backend
         self._final = ""
+        self._expressions = expressions
+        self._own: list[str] = []
 
     @property
     def source(self) -> str:
-        """The table, with FINAL if its engine keeps old versions."""
-        return f"{identifier(self._database)}.{identifier(self._table)}{self._final}"
+        """The table, with FINAL if its engine keeps old versions, and with the expressions as columns."""
+        table = f"{identifier(self._database)}.{identifier(self._table)}{self._final}"
+        if not self._expressions:
+            return table
+        # A column of the same name is replaced: in an expression, the name is the column.
+        replaced = [name for name in self._expressions if name in self._own]
+        kept = f"* EXCEPT ({names(replaced)})" if replaced else "*"
+        made = ", ".join(f"(\n{text}\n) AS {identifier(name)}" for name, text in self._expressions.items())
+        settings = "SETTINGS prefer_column_name_to_alias = 1"
+        return f"(SELECT {kept}, {made} FROM {table} {settings}) AS trueup_source"
 
     def describe(self) -> NodeTable:
         """Return columns and the sorting key, which is unique only for engines that replace rows."""
@@ -192,9 +210,9 @@ class ClickHouseNode(SqlNode):
         engine, rows = text(tables[0][0]), tables[0][1]
         self._final = " FINAL" if _VERSIONED.fullmatch(engine) else ""
         described = []
-        for name, type_name in self.query(
-            f"SELECT name, type FROM system.columns WHERE {where} table = {literal(self._table)} ORDER BY position"
-        ):
+        listed = f"SELECT name, type FROM system.columns WHERE {where} table = {literal(self._table)} ORDER BY position"
+        self._own = [text(name) for name, _ in self.query(listed)]
+        for name, type_name, *_ in self.query(f"DESCRIBE {self.source}" if self._expressions else listed):
             kind, also, why = class_of(text(type_name))
             described.append(NodeColumn(text(name), text(type_name), kind, why, also))
         return NodeTable(f"{self._database}.{self._table}", tuple(described), rows=None if rows is None else int(rows))
@@ -221,13 +239,15 @@ class ClickHouseNode(SqlNode):
         self._backend.close()
 
 
-def open_clickhouse(node: Node, table: str, filter: str) -> ClickHouseNode:
+def open_clickhouse(node: Node, table: str, filter: str, expressions: Mapping[str, str]) -> ClickHouseNode:
     """Return the node of an address `clickhouse://host:8123/db` or `chdb:FOLDER?database=NAME`."""
     name = table.rpartition(".")[2]
     if node.kind == "chdb":
         folder, _, options = node.conninfo.removeprefix("chdb:").partition("?")
         database = dict(part.split("=", 1) for part in options.split("&") if "=" in part).get("database", "default")
-        return ClickHouseNode(node, name, filter, Embedded(Path(unquote(folder)).absolute()), database)
+        backend: Backend = Embedded(Path(unquote(folder)).absolute())
+        return ClickHouseNode(node, name, filter, backend, database, expressions)
     url = parse_url(node.conninfo)
     database = unquote(url.path.strip("/")) or "default"
-    return ClickHouseNode(node, name, filter, Server(node.conninfo, url, insecure=False), database)
+    backend = Server(node.conninfo, url, insecure=False)
+    return ClickHouseNode(node, name, filter, backend, database, expressions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -90,6 +90,7 @@ class FrameNode:
         session: SparkSession,
         *,
         filter: str = "",
+        expressions: Mapping[str, str] | None = None,
         probed: dict[bytes, Mapping[ValueClass, Sequence[str]]] | None = None,
     ) -> None:
         """Prepare the node; `probed` has the results of probes of the same session, by seed."""
@@ -98,6 +99,7 @@ class FrameNode:
         self._source = source
         self._session = session
         self._filter = filter
+        self._expressions = dict(expressions or {})
         self._probed = {} if probed is None else probed
         self._frame: DataFrame | None = None
         self._tag = f"trueup-{uuid.uuid4()}"
@@ -194,17 +196,21 @@ class FrameNode:
         return self._frame
 
     def _filtered(self, frame: DataFrame) -> DataFrame:
-        if not self._filter:
-            return frame
+        if self._expressions:
+            made = {name: f.expr(text) for name, text in self._expressions.items()}
+            frame = self._analysed("expressions", lambda: frame.withColumns(made))
+        return self._analysed("--filter", lambda: frame.where(self._filter)) if self._filter else frame
+
+    def _analysed(self, option: str, change: Callable[[], DataFrame]) -> DataFrame:
         try:
-            filtered = frame.where(self._filter)
+            changed = change()
             # Analysed now, also through Spark Connect.
-            _ = filtered.schema
+            _ = changed.schema
         except Exception as error:
             reason = str(error).splitlines()[0]
-            cure = "write a condition of Spark SQL over columns of the frame"
-            raise ConfigError(f"--filter: {reason}", cure=cure, node=self.name) from None
-        return filtered
+            cure = "write Spark SQL over columns of the frame"
+            raise ConfigError(f"{option}: {reason}", cure=cure, node=self.name) from None
+        return changed
 
     def _column(self, plan: Plan, frame: DataFrame, number: int) -> Column:
         name = plan.columns[number].on[self.name].name

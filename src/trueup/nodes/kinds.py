@@ -34,6 +34,12 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
     """Return a node of any kind; raise ConfigError if its kind is not supported."""
     if node.kind == POSTGRESQL:
         return PostgresNode(node, opening.table, opening.options, opening.application)
+    if opening.options.query:
+        message = f"node {node.name}: a query can be compared of PostgreSQL nodes only"
+        raise ConfigError(message, cure="use a view, or a frame of Spark")
+    if opening.options.columns and node.kind == "mysql":
+        message = f"node {node.name}: types of expressions are not known on MySQL"
+        raise ConfigError(message, cure="use a view")
     if node.kind == "mysql":
         from trueup.nodes.mysql import MySqlNode
 
@@ -41,7 +47,7 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
     if node.kind in ("clickhouse", "chdb"):
         from trueup.nodes.clickhouse import open_clickhouse
 
-        return open_clickhouse(node, opening.table, opening.options.filter)
+        return open_clickhouse(node, opening.table, opening.options.filter, opening.options.columns)
     from trueup.nodes.files import PathSource
     from trueup.nodes.frame import FrameNode, FrameSource, GivenFrame
     from trueup.nodes.tables import TableSource
@@ -61,5 +67,11 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
     else:
         source = PathSource(node.kind, place)
     return FrameNode(
-        node.name, node.kind, source, opening.session(), filter=opening.options.filter, probed=opening.probed
+        node.name,
+        node.kind,
+        source,
+        opening.session(),
+        filter=opening.options.filter,
+        expressions=opening.options.columns,
+        probed=opening.probed,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from trueup.rows.rules import Rule, rule_from
 
 @dataclass(frozen=True)
 class NodeMap:
-    """What is different on one node: the table, a condition, and the names of columns there."""
+    """What is different on one node: the table or query, a condition, and the columns there."""
 
     table: str = ""
     filter: str = ""
-    # Name of a compared column -> name on the node.
+    # A query of a PostgreSQL node, instead of a table.
+    query: str = ""
+    # Name of a compared column -> name on the node, and -> expression in the SQL of the node.
     columns: Mapping[str, str] = field(default_factory=dict)
+    expressions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class CompareMap:
     def node(self, name: str) -> NodeMap:
         """Return what is different on a node."""
         return self.nodes.get(name) or NodeMap()
+
+    def with_queries(self, queries: Mapping[str, str]) -> CompareMap:
+        """Return the mapping with the queries of nodes, which replace those of the mapping."""
+        nodes = {name: replace(self.node(name), query=text, table="") for name, text in queries.items()}
+        return replace(self, nodes={**self.nodes, **nodes})
 
     def check_nodes(self, names: Sequence[str]) -> None:
         """Raise ConfigError if the mapping names other nodes than those that are compared."""
@@ -90,10 +98,17 @@ def parse_map(values: Any, where: str = "map") -> CompareMap:
 
 def _node(values: Any, where: str) -> dict[str, Any]:
     values = _table(values, where, NodeMap)
-    columns = _mapping(values.get("columns", {}), f"{where}.columns")
-    named = {name: _text(column, f"{where}.columns.{name}") for name, column in columns.items()}
-    texts = {name: _text(values[name], f"{where}.{name}") for name in ("table", "filter") if name in values}
-    return {**texts, "columns": named}
+    named = {
+        key: {
+            name: _text(text, f"{where}.{key}.{name}")
+            for name, text in _mapping(values.get(key, {}), f"{where}.{key}").items()
+        }
+        for key in ("columns", "expressions")
+    }
+    texts = {name: _text(values[name], f"{where}.{name}") for name in ("table", "filter", "query") if name in values}
+    if "query" in texts and ("table" in texts or named["expressions"]):
+        raise ConfigError(f"{where}: a query has its own tables and expressions", cure="remove table and expressions")
+    return {**texts, **named}
 
 
 def _table(values: Any, where: str, kind: type[CompareMap] | type[NodeMap]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -17,7 +17,7 @@ from trueup.config.settings import DiffSettings, ExpressionSettings
 from trueup.db import catalog, reader
 from trueup.db.arrow import View, stream
 from trueup.db.catalog import Table
-from trueup.db.expressions import examine
+from trueup.db.expressions import Expression, examine
 from trueup.db.names import display_name, table_spellings
 from trueup.db.node import ALLOW_VIEWS, error_from_server
 from trueup.db.reader import Reader, borrow
@@ -36,6 +36,7 @@ from trueup.nodes.base import (
     check_null_keys,
     merged,
 )
+from trueup.nodes.postgres_query import QUERY, check_query, read_query, with_expressions
 from trueup.nodes.probe import SAMPLES
 from trueup.rows.canonical import decode_row, text_of
 from trueup.rows.comparable import filter_of
@@ -67,6 +68,11 @@ class Options:
     settings: DiffSettings
     expressions: ExpressionSettings
     filter: str = ""
+    # A query instead of a table; expressions of the user instead of columns, by name.
+    query: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    # Whether the query is of trueup itself, and was checked.
+    is_checked: bool = False
 
 
 class PostgresNode:
@@ -83,6 +89,7 @@ class PostgresNode:
         self._control = Control(node, application=application)
         self._table: Table | None = None
         self._filter = ("", "")
+        self._query = ""
 
     @property
     def control(self) -> Control:
@@ -91,14 +98,20 @@ class PostgresNode:
 
     def describe(self) -> NodeTable:
         """Return columns and keys; raise CheckFailed if the role cannot read the relation."""
-        table = self._table = self._found()
-        if self._is_view:
+        self._query = self._options.query
+        table = self._table = self._found() if not self._query else None
+        if table is None or self._is_view:
             self._allow_views()
+        if table is not None and self._options.columns:
+            self._query = with_expressions(table, self._options.columns)
+        keys = tuple(key for key in table.keys if not {*key.columns} & {*self._options.columns}) if table else ()
+        if table is None or self._query:
+            table = self._table = replace(self._found_query(), keys=keys)
         self._filter = self._checked_filter(table)
-        shown = display_name(table.schema, table.name)
+        shown = "query" if self._query else display_name(table.schema, table.name)
         described = tuple(NodeColumn(column.name, column.type, columns.class_of(column)) for column in table.columns)
-        keys = tuple(key.columns for key in table.keys)
-        return NodeTable(shown, described, keys, catalog.estimate_rows(self._control.connection, source(self._spec)))
+        names = tuple(key.columns for key in table.keys)
+        return NodeTable(shown, described, names, catalog.estimate_rows(self._control.connection, self._source()))
 
     def begin(self) -> Moment:
         """Take and export a snapshot."""
@@ -132,10 +145,10 @@ class PostgresNode:
             return None
         key = self._value(plan, 0)
         ends = sql.SQL("SELECT min({key}), max({key}) FROM {source}{where}").format(
-            key=key, source=source(self._spec), where=where(self._spec)
+            key=key, source=self._source(), where=where(self._spec)
         )
         low, high = self._execute(ends)[0]
-        rows = catalog.estimate_rows(self._control.connection, source(self._spec))
+        rows = catalog.estimate_rows(self._control.connection, self._source())
         if low is None or high - low >= 2**62:
             return None
         count = max(1, round(rows / unit))
@@ -207,12 +220,24 @@ class PostgresNode:
 
     @property
     def _is_view(self) -> bool:
-        return self._known.kind in ("v", "f")
+        return self._known.kind in ("v", "f", QUERY)
 
     @property
     def _spec(self) -> TableSpec:
         text, guard = self._filter
         return TableSpec(self._known.schema, self._known.name, (), (), filter=text, filter_guard=guard)
+
+    def _source(self, sample: sql.Composable | None = None) -> sql.Composed:
+        if not self._query:
+            return source(self._spec, sample)
+        # On its own line, because it may end with a comment.
+        return sql.SQL("(\n{}\n) AS query").format(sql.SQL(self._query))
+
+    def _found_query(self) -> Table:
+        connection, node = self._control.connection, self._control.node
+        if not self._options.is_checked:
+            check_query(connection, node, self._query, self._options.expressions)
+        return read_query(connection, node, self._query)
 
     def _found(self) -> Table:
         connection = self._control.connection
@@ -239,7 +264,8 @@ class PostgresNode:
         if not text:
             return "", ""
         spec = TableSpec(table.schema, table.name, (), (), filter=text)
-        examined = examine(self._control.connection, self._control.node, filter_of(spec), self._options.expressions)
+        filter = Expression("filter", text, self._source()) if self._query else filter_of(spec)
+        examined = examine(self._control.connection, self._control.node, filter, self._options.expressions)
         if examined.reason:
             cure = "change the filter, or allow its functions with --allow-functions"
             raise CheckFailed([f"node {self.name}: {examined.reason}"], cure=cure)
@@ -285,7 +311,7 @@ class PostgresNode:
             inner=sql.SQL("{} AS block, ").format(block) if by_key else sql.SQL(""),
             lacks_key=self._lacks_key(plan),
             hash=columns.hash_bits(self._encoded(plan)[1]),
-            source=source(self._spec),
+            source=self._source(),
             where=where(self._spec, *conditions),
         )
 
@@ -302,7 +328,7 @@ class PostgresNode:
         key, row = self._encoded(plan)
         if blocks is None:
             query = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(
-                key, row, source(self._spec), where(self._spec, *conditions)
+                key, row, self._source(), where(self._spec, *conditions)
             )
             return query.as_string(None)
         listed = sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))
@@ -316,7 +342,7 @@ class PostgresNode:
             hash=columns.hash_bits(sql.SQL("v")),
             key=key,
             row=row,
-            source=source(self._spec),
+            source=self._source(),
             where=where(self._spec, *conditions),
             block=columns.block_of(plan.blocks, None),
             listed=listed,
@@ -327,7 +353,7 @@ class PostgresNode:
         """Return the query of the rows whose encoded key is in a list."""
         key, row = self._encoded(plan)
         rows = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(
-            key, row, source(self._spec), where(self._spec, sql.SQL("true"))
+            key, row, self._source(), where(self._spec, sql.SQL("true"))
         )
         first, kind = "", plan.columns[0].kind
         if plan.key and kind == self._native(plan, 0) and kind in _ARRAYS:
@@ -370,7 +396,7 @@ class PostgresNode:
         percent = min(100.0, 100.0 * max(_SAMPLE, 4 * blocks.count) / max(rows, 1))
         sample = sql.SQL("TABLESAMPLE SYSTEM ({})" if table.kind != "m" else "").format(sql.Literal(percent))
         query = sql.SQL("SELECT count(*) FROM {}{} GROUP BY {} ORDER BY 1 DESC").format(
-            source(self._spec, sample), where(self._spec), columns.block_of(blocks, key)
+            self._source(sample), where(self._spec), columns.block_of(blocks, key)
         )
         counts = [int(row[0]) for row in self._execute(query)]
         return not counts or counts[0] <= _UNEVEN * max(1.0, sum(counts) / blocks.count)
@@ -400,7 +426,7 @@ class PostgresNode:
         check_free([self._control], self._slots(1_000_000))
 
     def _source_of_tasks(self, snapshot: str | None) -> _TaskSource:
-        shown = display_name(self._known.schema, self._known.name)
+        shown = "query" if self._query else display_name(self._known.schema, self._known.name)
         view = View(snapshot, "SELECT 1", "SELECT 0::int8") if snapshot else None
         return _TaskSource(as_connected(self._control), view, shown, self._is_view)
 

@@ -26,6 +26,10 @@ from trueup.rows.spec import KeySpec, TableSpec
 OLDEST_VERSION = 130000
 
 
+class TypesDiffer(CheckFailed):
+    """Columns have different types, which is the only reason: the table can be compared by value."""
+
+
 @dataclass(frozen=True)
 class Checked:
     """A table that can be compared: its specification, and remarks for the report."""
@@ -44,7 +48,8 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
     tables = _find_tables(controls, request.table, reasons)
     if len(tables) < len(controls):
         raise CheckFailed(reasons, cure="name a table that exists on all nodes")
-    columns = _check_columns(tables, request, servers, reasons)
+    differing: list[str] = []
+    columns = _check_columns(tables, request, servers, reasons, differing)
     key, remarks = _check_key(tables, servers, request, columns, reasons)
     remarks += same_databases(servers)
     first = next(iter(tables.values()))
@@ -60,8 +65,9 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
     )
     if not reasons and spec.filter:
         spec = _check_filter(controls, spec, request.expressions, reasons)
-    if reasons:
-        raise CheckFailed(reasons, cure="nothing was compared; fix the problems listed above and run again")
+    if reasons or differing:
+        kind = CheckFailed if reasons else TypesDiffer
+        raise kind([*differing, *reasons], cure="nothing was compared; fix the problems listed above and run again")
     digest = choose_digest([control.connection for control in controls], spec, request.settings.digest)
     if not request.settings.snapshot:
         remarks.append(
@@ -121,9 +127,16 @@ def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> 
 
 
 def _check_columns(
-    tables: Mapping[str, Table], request: TableRequest, servers: Mapping[str, Server], reasons: list[str]
+    tables: Mapping[str, Table],
+    request: TableRequest,
+    servers: Mapping[str, Server],
+    reasons: list[str],
+    differing: list[str],
 ) -> list[Column]:
-    """Return the columns to compare, in the order of the first node; add a reason per column that differs."""
+    """Return the columns to compare, in the order of the first node; add a reason per column that differs.
+
+    Columns with different types are listed apart.
+    """
     first_name, first = next(iter(tables.items()))
     shown = display_name(first.schema, first.name)
     reasons += _unknown_columns(tables, request)
@@ -145,7 +158,7 @@ def _check_columns(
         columns = {node: column for node, column in on_nodes.items() if column is not None}
         types = {node: column.type for node, column in columns.items()}
         if len(set(types.values())) > 1:
-            reasons.append(f"column {name} of {shown} has different types: {_listed(types)}")
+            differing.append(f"column {name} of {shown} has different types: {_listed(types)}")
         definitions = {node: column.made_of or "" for node, column in columns.items()}
         if len(set(types.values())) == 1 < len(set(definitions.values())):
             # The texts of two values may be equal although their fields have different names.

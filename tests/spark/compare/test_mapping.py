@@ -89,14 +89,71 @@ def test_a_mapping_and_its_rules(
 
 def test_types_of_postgresql_nodes_may_differ(databases: Databases, spark: Spark) -> None:
     one, other = databases(2)
-    one.execute("CREATE TABLE t (id int PRIMARY KEY, d json, v varchar(9)); INSERT INTO t VALUES (1, '{\"a\":1}', 'x')")
+    one.execute(
+        """CREATE TABLE t (id int PRIMARY KEY, d json, v varchar(9), at timestamp);
+           INSERT INTO t VALUES (1, '{"a":1}', 'x', '2024-01-01')"""
+    )
     other.execute(
-        "CREATE TABLE t (id bigint PRIMARY KEY, d jsonb, v text); INSERT INTO t VALUES (1, '{\"a\": 1}', 'x')"
+        """CREATE TABLE t (id bigint PRIMARY KEY, d jsonb, v text, at timestamptz);
+           INSERT INTO t VALUES (1, '{"a": 1}', 'x', '2024-01-01 02:00+02')"""
     )
     nodes: dict[str, Any] = {"a": one.uri, "b": other.uri}
-    assert trueup.diff("t", nodes=nodes, map={}, recheck=0).verdict == "MATCH"
+    with pytest.raises(TrueupError, match=r'without time zone on a.* cannot be compared exactly.*set zone = "UTC"'):
+        trueup.diff("t", nodes=nodes)
+    result = trueup.diff("t", nodes=nodes, exclude_columns=["at"], recheck=0)
+    assert (result.verdict, result.incomplete) == ("MATCH", ())
+    assert "id is compared by value: integer on a, bigint on b" in result.remarks
+    mapping = {"rules": {"at": {"zone": "UTC"}}}
+    assert trueup.diff("t", nodes=nodes, map=mapping, recheck=0).verdict == "MATCH"
     other.execute("UPDATE t SET v = 'y'")
-    assert trueup.diff("t", nodes=nodes, map={}, recheck=0).pairs["a/b"].changed == 1
+    result = trueup.diff("t", nodes=nodes, exclude_columns=["at"], recheck=0)
+    assert result.pairs["a/b"].changed == 1
+    # Names and rules are not in the report, so nothing is written or compared by it.
+    with pytest.raises(TrueupError, match="the rows of the report were compared by value"):
+        trueup.rerun(result.report, nodes=nodes)
+    with pytest.raises(TrueupError, match="the rows of the report were compared by value"):
+        trueup.repair(result.report, source_of_truth="a", nodes=nodes)
+
+
+def test_queries_and_expressions(databases: Databases, tmp_path: Path, spark: Spark) -> None:
+    pg = databases(1)[0]
+    pg.execute(
+        """CREATE TABLE lines (id int PRIMARY KEY, price numeric, pieces int, gone boolean);
+           INSERT INTO lines VALUES (1, 1.5, 2, false), (2, 2, 3, false), (3, 1, 1, true);
+           CREATE VIEW kept AS SELECT * FROM lines WHERE NOT gone;
+           CREATE FUNCTION own(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1'"""
+    )
+    pq.write_table(pa.table({"id": [1, 2], "total": ["3", "6.00"], "half": [1.5, 3.0]}), tmp_path / "x.parquet")
+    lake = f"parquet:{tmp_path}/x.parquet"
+    query = "SELECT id, price * pieces AS total FROM public.kept -- a comment"
+    options: dict[str, Any] = {"nodes": {"pg": pg.uri, "lake": lake}, "key": ["id"], "recheck": 1, "recheck_wait": 0}
+    assert trueup.diff("lines", query={"pg": query}, columns=["total"], **options).verdict == "MATCH"
+    mapping: dict[str, Any] = {"nodes": {"pg": {"filter": "NOT gone", "expressions": {"total": "price * pieces"}}}}
+    mapping["nodes"]["lake"] = {"expressions": {"price": "half * 2"}}
+    mapping["rules"] = {"price": {"scale": 0}}
+    options["columns"] = ["total"]
+    assert trueup.diff("lines", map=mapping, **options).verdict == "MATCH"
+    pg.execute("UPDATE lines SET pieces = 4 WHERE id = 2")
+    result = trueup.diff("lines", query={"pg": query}, **options)
+    assert [(it["kind"], it["key"], it["columns"]) for it in result.to_arrow().to_pylist()] == [
+        ("changed", [("id", "2")], ["total"])
+    ]
+    assert trueup.diff("lines", map=mapping, **options).pairs["pg/lake"].changed == 1
+    arguments = ["diff", "--node", f"a={pg.uri}", "--node", f"b={pg.uri}", "--key", "id", "--columns", "price"]
+    both = ["--query", "a=SELECT id, price FROM public.kept"]
+    both += ["--query", "b=SELECT id, price FROM public.lines WHERE id < 3"]
+    assert command([*arguments, *both]) == 0
+    for wrong, message in [
+        ("SELECT public.own(id) AS id FROM public.lines", "it calls public.own"),
+        ("SELECT id, id FROM public.lines", "several columns with the name id"),
+        ("SELECT id FROM public.lines; DROP TABLE lines", "it is not one expression"),
+        ("SELECT no FROM public.lines", 'column "no" does not exist'),
+        ("SELECT id FROM lines", "write tables with their schema"),
+    ]:
+        with pytest.raises(TrueupError, match=message):
+            trueup.diff("lines", query={"pg": wrong}, **options)
+    with pytest.raises(TrueupError, match="a query can be compared of PostgreSQL nodes only"):
+        trueup.diff("lines", query={"lake": "SELECT 1"}, **options)
 
 
 @pytest.mark.parametrize(

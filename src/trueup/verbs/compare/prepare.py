@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from trueup.config.address import POSTGRESQL
 from trueup.errors import ConfigError
 from trueup.nodes.base import ComparedNode, Moment, NodeTable, Plan
 from trueup.nodes.kinds import Opening, open_node
@@ -26,10 +27,20 @@ def check_settings(table: TableRequest) -> None:
     }
     wrong = [name for name, is_used in used.items() if is_used]
     if wrong:
-        message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL"
+        message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL, or with other types"
         raise ConfigError(message, cure="leave it out")
     if table.spark.engine == "local":
-        raise ConfigError("--engine local cannot read nodes of other kinds than PostgreSQL", cure="use --engine auto")
+        message = "--engine local cannot read nodes of other kinds than PostgreSQL, or compare other types by value"
+        raise ConfigError(message, cure="use --engine auto")
+
+
+def can_compare(table: TableRequest) -> bool:
+    """Return whether the settings can be used to compare by value."""
+    try:
+        check_settings(table)
+    except ConfigError:
+        return False
+    return True
 
 
 def open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
@@ -43,7 +54,7 @@ def open_nodes(request: CompareRequest, session: Session, application: str, stac
         filters = [text for text in (table.filter, own.filter) if text]
         # Each on lines of its own, because it may end with a comment.
         filter = filters[0] if len(filters) == 1 else " AND ".join(f"(\n{text}\n)" for text in filters)
-        options = Options(table.settings, table.expressions, filter)
+        options = Options(table.settings, table.expressions, filter, own.query, own.expressions)
         opening = Opening(own.table or table.table, options, application, session, request.frames, probed)
         nodes.append(open_node(node, opening))
         stack.callback(nodes[-1].close)
@@ -68,6 +79,13 @@ def inexact(plan: Plan) -> str:
 def remarks_of(plan: Plan, moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:
     """Return the rules, the nodes without a snapshot, and whether differing blocks were looked at once only."""
     remarks = [f"rule for {column.name}: {column.rule}" for column in plan.columns if column.rule]
+    if {moment.kind for moment in moments} == {POSTGRESQL}:
+        remarks += [
+            f"{column.name} is compared by value: "
+            + ", ".join(f"{own.type} on {node}" for node, own in column.on.items())
+            for column in plan.columns
+            if len({own.type for own in column.on.values()}) > 1
+        ]
     remarks += [
         f"{moment.node} was read without a snapshot: rows that changed during the run may be reported or missed"
         for moment in moments

@@ -35,7 +35,6 @@ AGAIN = "nothing was changed on any node; run the command again"
 def run(request: CompareRequest, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
     """Compare one table on all nodes of the request."""
     table = request.table
-    check_settings(table)
     schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
     with open_task(
         store,
@@ -47,12 +46,14 @@ def run(request: CompareRequest, *, store: TaskStore, progress: Progress | None 
         progress=progress,
         on_interrupt=AGAIN,
     ) as task:
-        return _run(request, task, (schema, name))
+        return run_in(request, task)
 
 
-def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) -> DiffResult:
+def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
+    """Compare the table of a request, as part of a task."""
     started = datetime.now(timezone.utc)
     table, settings = request.table, request.table.settings
+    check_settings(table)
     with ExitStack() as stack:
         session = Session(request, stack)
         nodes = open_nodes(request, session, f"trueup {table.mode} {task.short_id}", stack)
@@ -65,7 +66,8 @@ def _run(request: CompareRequest, task: OpenTask, shown_table: tuple[str, str]) 
         steering = Steering(settings, partial(task.store.wanted, task.task_id), task.progress, resume=AGAIN)
         state = new_state(table, steering)
         stack.callback(lambda: state.suspects.close())
-        run = CompareRun(table, nodes, plan, state, session, task.progress, steering.sleep, shown_table)
+        schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
+        run = CompareRun(table, nodes, plan, state, session, task.progress, steering.sleep, (schema, name))
         run.is_held = all(moment.held for moment in moments)
 
         task.progress.stage("hashing", len(nodes))

@@ -7,6 +7,7 @@ the differences, write the report.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from functools import partial
@@ -14,7 +15,7 @@ from functools import partial
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
 from trueup.report.model import DiffResult
-from trueup.rows.comparable import check, check_key_values
+from trueup.rows.comparable import TypesDiffer, check, check_key_values
 from trueup.rows.request import TableRequest
 from trueup.store import Task, TaskStore
 from trueup.task.compare.recheck import recheck
@@ -34,9 +35,14 @@ from trueup.verbs.diff.resume import same_servers, same_table
 
 
 def run(
-    request: TableRequest, *, store: TaskStore, progress: Progress | None = None, shared: Shared | None = None
+    request: TableRequest,
+    *,
+    store: TaskStore,
+    progress: Progress | None = None,
+    shared: Shared | None = None,
+    by_value: Callable[[OpenTask], DiffResult] | None = None,
 ) -> DiffResult:
-    """Compare one table on all nodes of the request; `shared` is the engine of a run over many tables."""
+    """Compare a table; `shared`: the engine of a run over many tables, `by_value`: compares different types."""
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
     remove_old_journals(store)
     with open_task(
@@ -49,7 +55,12 @@ def run(
         progress=progress,
         on_interrupt=how_to_resume(request),
     ) as task:
-        result = _run(request, task, None, shared)
+        try:
+            result = _run(request, task, None, shared)
+        except TypesDiffer:
+            if by_value is None:
+                raise
+            result = by_value(task)
     remove_journal(store, result)
     return result
 
@@ -89,7 +100,6 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
         at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)
-
         if before:
             same_servers(before, positions)
             spec = same_table(before, spec, task.progress)

@@ -231,7 +231,14 @@ def java_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return found
 
 
-def test_a_jvm_that_is_killed_after_the_hand_over(databases: Databases, on_all: OnAll) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_jvm_that_is_lost_after_the_hand_over(
+    how: signal.Signals, databases: Databases, on_all: OnAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed, or hangs: threads compare what Spark has not compared."""
+    if how == signal.SIGSTOP:
+        # Longer than a block that waits.
+        monkeypatch.setenv("TRUEUP__SPARK__STALL_SECONDS", "8")
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute(DRIFT)
@@ -239,11 +246,10 @@ def test_a_jvm_that_is_killed_after_the_hand_over(databases: Databases, on_all: 
     of_workers = "SELECT client_port FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = %s"
 
     with locked(nodes) as unlock, running(nodes) as process:
-        own = psutil.Process(process.pid)
 
         def is_on_spark() -> bool:
             ports = {port for (port,) in others.execute(of_workers, (nodes[0].name,))}
-            workers = [child for child in own.children(recursive=True) if "python" in child.name()]
+            workers = [child for java in java_of(process) for child in java.children(recursive=True)]
             return any(is_connected(worker, ports) for worker in workers)
 
         assert wait_until(lambda: process.poll() is not None or is_on_spark(), 120)
@@ -251,15 +257,19 @@ def test_a_jvm_that_is_killed_after_the_hand_over(databases: Databases, on_all: 
         (java,) = java_of(process)
         secrets = " ".join(java.cmdline())
         assert nodes[0].uri not in secrets
-        java.kill()
+        java.send_signal(how)
         unlock()
         out, err = process.communicate(timeout=90)
+        assert wait_until(lambda: not java.is_running(), 30)
     assert process.returncode == 1, err
     result = json.loads(out)
     assert (result["verdict"], result["rows_checked"], result["pairs"]["n1/n2"]["missing"]) == ("DIFFER", 2000, 4)
     assert result["blocks"] == sum(result["ran_on"].values())
-    lost = "Spark was lost, and threads of this process do the rest of the work: the Java process of Spark was killed"
-    assert result["remarks"] == [f"{lost} (SIGKILL)"]
+    lost = "Spark was lost, and threads of this process do the rest of the work: "
+    lost += (
+        "the Java process of Spark was killed (SIGKILL)" if how == signal.SIGKILL else "no task of the Spark job was"
+    )
+    assert [text[: len(lost)] for text in result["remarks"]] == [lost]
     assert lost in err
     assert "Traceback" not in err
 

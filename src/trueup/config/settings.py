@@ -96,6 +96,7 @@ class SparkSettings:
     remote: str = ""
     local_rows: int = 100_000_000
     local_seconds: float = 10.0
+    stall_seconds: float = 300.0
     slots: int = 0
     class_archive: bool = True
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class SparkSettings:
         # A remote may contain a token, a Spark setting a storage key.
         shown = [f"engine={self.engine!r}", f"master={self.master!r}", f"remote={mask(self.remote)!r}"]
         shown += [f"local_rows={self.local_rows!r}", f"local_seconds={self.local_seconds!r}", f"slots={self.slots!r}"]
+        shown += [f"stall_seconds={self.stall_seconds!r}"]
         shown += [f"class_archive={self.class_archive!r}", f"conf={sorted(self.conf)!r}"]
         return f"SparkSettings({', '.join(shown)})"
 
@@ -115,7 +117,7 @@ class SparkSettings:
     def _wrong_values(self, name_of: Callable[[str], str]) -> list[str]:
         rules = [
             _one_of(self, "engine", "auto", "spark", "local"),
-            *_at_least(self, 0, "local_rows", "local_seconds", "slots"),
+            *_at_least(self, 0, "local_rows", "local_seconds", "stall_seconds", "slots"),
         ]
         broken = _broken(self, rules, name_of)
         if self.master and self.remote:

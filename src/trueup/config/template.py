@@ -104,6 +104,9 @@ TEMPLATE = """\
 # With "auto", Spark is started for a comparison or a copy when the rest of it is expected to take more seconds than
 # this and cores of this machine are idle (0: always), and for a validation or a tube when it has lasted this long.
 #local_seconds = 10.0
+# If no task of a Spark job is finished for this many seconds, Spark on this machine is ended as one that hangs: threads
+# continue, or the command fails and can be resumed. On a cluster, it is a warning. 0: no limit.
+#stall_seconds = 300.0
 # Concurrent tasks; 0: the cores of this machine or of the cluster times diff.concurrency_factor.
 #slots = 0
 # Keep an archive of Java's classes (190 MB) in the cache folder of the user, with which Spark starts twice as fast.

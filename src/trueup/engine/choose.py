@@ -121,7 +121,9 @@ def start_spark(settings: SparkSettings, share: Share, session: SparkSession | N
     """Return Spark in a session of the program, else start it: on this machine with one core per slot, or elsewhere."""
     if session is not None:
         use_this_python(session)
-        return SparkEngine(session, share, owned=False)
+        engine = SparkEngine(session, share, owned=False)
+        engine.limit_stalls(settings.stall_seconds, is_here=False)
+        return engine
     slots = share.of(cores_here())
     session = start_session(
         slots=slots,
@@ -132,5 +134,13 @@ def start_spark(settings: SparkSettings, share: Share, session: SparkSession | N
         launch=launch,
     )
     if not (settings.master or settings.remote):
-        return SparkEngine(session, Share(fixed=slots), owned=True)
-    return SparkEngine(session, share, owned=True, lasting=bool(settings.remote))
+        engine = SparkEngine(session, Share(fixed=slots), owned=True)
+    else:
+        engine = SparkEngine(session, share, owned=True, lasting=bool(settings.remote))
+    engine.limit_stalls(settings.stall_seconds, is_here=_is_here(settings))
+    return engine
+
+
+def _is_here(settings: SparkSettings) -> bool:
+    """Whether the Python workers run on this machine."""
+    return not settings.remote and (not settings.master or settings.master.startswith("local["))

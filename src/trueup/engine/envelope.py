@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trueup import __version__
 from trueup.db.reader import close_idle
 from trueup.engine.failures import INSTALL, REFUSED
+from trueup.engine.stalls import beat
 from trueup.engine.work import Finished, Room, Work, check_finished, perform
 from trueup.errors import EngineError
 
@@ -29,15 +30,19 @@ FINISHED = pickle.dumps(Finished(), pickle.HIGHEST_PROTOCOL)
 class Slice:
     """What a Python worker runs: the tasks of its slice; answers are Arrow batches of pickled objects."""
 
-    def __init__(self, version: str, work: bytes, deals: Sequence[bytes]) -> None:
+    def __init__(self, version: str, work: bytes, deals: Sequence[bytes], file: str = "") -> None:
         self.version = version
         self.work = work
         self.deals = deals
+        self.file = file
 
     @classmethod
-    def of(cls, work: Work[Any], deals: Sequence[Sequence[Any]], *, keep: bool) -> Slice:
-        """Pack the tasks of a wave, one list per slice; `keep` the sessions with the nodes for the next wave."""
-        return cls(__version__, packed((work, keep)), [packed(deal) for deal in deals])
+    def of(cls, work: Work[Any], deals: Sequence[Sequence[Any]], *, keep: bool, file: str = "") -> Slice:
+        """Pack the tasks of a wave, one list per slice; `keep` the sessions with the nodes for the next wave.
+
+        The end of each task is recorded in `file`, if there is one.
+        """
+        return cls(__version__, packed((work, keep)), [packed(deal) for deal in deals], file)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reason = _reason_to_refuse(self.version)
@@ -49,7 +54,7 @@ class Slice:
         work, keep = unpacked(self.work)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _results(work, unpacked(self.deals[number]))
+                yield from _results(work, unpacked(self.deals[number]), self.file)
         if not keep:
             close_idle()
 
@@ -87,7 +92,7 @@ def _reason_to_refuse(version: str) -> str:
     return ""
 
 
-def _results(work: Work[Any], tasks: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+def _results(work: Work[Any], tasks: Sequence[Any], file: str) -> Iterator[pa.RecordBatch]:
     room = Room()
     waiting: list[bytes] = []
     size = 0
@@ -99,6 +104,7 @@ def _results(work: Work[Any], tasks: Sequence[Any]) -> Iterator[pa.RecordBatch]:
             if size > _BATCH_BYTES:
                 yield _batch(waiting)
                 waiting, size = [], 0
+        beat(file)
     if waiting:
         yield _batch(waiting)
 

@@ -13,12 +13,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+import psutil
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _CONNECT_SECONDS = 5.0
 _END_SECONDS = 5.0
+# A session is stopped within this time, unless its Java process hangs.
+_STOP_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -123,16 +127,47 @@ def end_session(session: SparkSession) -> subprocess.Popen[bytes] | None:
     if context is not None:
         # Stopping this server takes half a second, which is not waited for.
         context._accumulatorServer = None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # The Python workers end here, and with them their sessions of the nodes.
-            session.stop()
-    except Exception as error:
-        _log.debug("Spark was not stopped: %s", error)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The Python workers end here, and with them their sessions of the nodes.
+        if not within(_STOP_SECONDS, session.stop) and context is not None:
+            kill_own_process()
     process = end_own_process() if context is not None else None
     threading.Thread(target=_finish, args=(accumulators, process), daemon=True).start()
     return process
+
+
+def within(seconds: float, action: Callable[[], object]) -> bool:
+    """Call Java, which may hang, in a thread; return whether it has ended in time. Errors are logged."""
+
+    def call() -> None:
+        try:
+            action()
+        except Exception as error:
+            _log.debug("Spark: %s", error)
+
+    thread = threading.Thread(target=call, name="trueup-java", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def kill_own_process() -> bool:
+    """Kill the Java process and its Python workers, which may be stopped; return whether there was one.
+
+    What waits for an answer of it fails.
+    """
+    own = _own
+    if own is None:
+        return False
+    processes: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        java = psutil.Process(own.process.pid)
+        processes = [java, *java.children(recursive=True)]
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    return True
 
 
 def end_own_process() -> subprocess.Popen[bytes] | None:

@@ -6,16 +6,18 @@ Python worker and sends their answers to the driver.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.engine.envelope import Slice, check_complete, opened
 from trueup.engine.failures import failed_job
-from trueup.engine.jvm import stop_session
+from trueup.engine.jvm import kill_own_process, stop_session, within
 from trueup.engine.slots import Cores, Share
+from trueup.engine.stalls import Job, Stalls
 from trueup.engine.work import Tasks, Work, without_marks
 from trueup.errors import EngineError
 
@@ -27,6 +29,10 @@ T = TypeVar("T")
 SLICES_PER_SLOT = 3
 WAVE_SECONDS = 4.0
 _LARGEST_WAVE = 4096
+# Java ends jobs within this time, unless it hangs.
+_INTERRUPT_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 def size_of_wave(slots: int, tasks: float) -> int:
@@ -43,7 +49,6 @@ class SparkEngine:
     """Runs tasks as Spark jobs of a session, which `close` stops if it is `owned`."""
 
     name = "spark"
-    remarks: Sequence[str] = ()
 
     def __init__(self, session: SparkSession, share: Share, *, owned: bool, lasting: bool = False) -> None:
         self.session = session
@@ -51,6 +56,9 @@ class SparkEngine:
         self.max_slots = 0
         # How many jobs were run.
         self.jobs = 0
+        # Warnings, for the result.
+        self.remarks: list[str] = []
+        self._stalls = Stalls(0.0, warn=self._warn)
         self._owned = owned
         # Workers that outlive the run must not keep sessions, which hold locks and snapshots.
         self._lasting = lasting or not owned
@@ -59,6 +67,18 @@ class SparkEngine:
         # Runs that share the engine take turns, so that there are never more slices than slots.
         self._job_lock = threading.Lock()
         self._count()
+
+    def limit_stalls(self, seconds: float, *, is_here: bool) -> None:
+        """Let a job fail if none of its tasks is finished for this time (0: no limit), or warn if it is elsewhere.
+
+        A Java process of this machine that hangs is killed, so the session cannot be used any more.
+        """
+        self._stalls.close()
+        self._stalls = Stalls(seconds, warn=self._warn, end=kill_own_process if is_here and self._owned else None)
+
+    def watched(self) -> AbstractContextManager[Job]:
+        """Watch what Spark does in a block, as it is done for the jobs of this engine."""
+        return self._stalls.watched()
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Run waves until the queue is empty; the size of a wave is adjusted so that it takes a few seconds."""
@@ -91,12 +111,15 @@ class SparkEngine:
 
     def _job(self, work: Work[T], deals: Sequence[Sequence[T]], *, keep: bool) -> Sequence[Any]:
         """Run one slice per deal; return the packed answers, in batches."""
-        packed = Slice.of(work, deals, keep=keep)
         self.jobs += 1
         try:
-            frame = self.session.range(0, len(deals), 1, len(deals)).mapInArrow(packed, "result binary")
-            batches: Sequence[Any] = frame.toArrow().column(0).chunks
+            with self._stalls.watched() as watched:
+                packed = Slice.of(work, deals, keep=keep, file=watched.path)
+                frame = self.session.range(0, len(deals), 1, len(deals)).mapInArrow(packed, "result binary")
+                batches: Sequence[Any] = frame.toArrow().column(0).chunks
             return batches
+        except EngineError:
+            raise
         except KeyboardInterrupt:
             # In a session that is not stopped the job would continue.
             self.interrupt()
@@ -129,13 +152,11 @@ class SparkEngine:
 
     def interrupt_wave(self, tag: str) -> None:
         """End the job with this tag."""
-        with suppress(Exception):
-            self.session.sparkContext.cancelJobsWithTag(tag)
+        within(_INTERRUPT_SECONDS, lambda: self.session.sparkContext.cancelJobsWithTag(tag))
 
     def interrupt(self) -> None:
         """End the running jobs."""
-        with suppress(Exception):
-            self.session.interruptAll()
+        within(_INTERRUPT_SECONDS, self.session.interruptAll)
 
     def close(self) -> None:
         """Stop the session if it is owned."""
@@ -143,3 +164,8 @@ class SparkEngine:
             # Once: later the Java process of this process may be another one.
             self._owned = False
             stop_session(self.session)
+        self._stalls.close()
+
+    def _warn(self, text: str) -> None:
+        self.remarks.append(text)
+        _log.warning("%s", text)

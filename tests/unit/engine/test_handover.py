@@ -97,6 +97,8 @@ class FakeSpark:
     def interrupt(self) -> None:
         self.interrupted.set()
 
+    def limit_stalls(self, seconds: float, *, is_here: bool) -> None: ...
+
     def close(self) -> None:
         self.is_closed = True
 

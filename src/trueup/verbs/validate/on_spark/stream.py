@@ -94,7 +94,9 @@ class Stream:
             if validator.has_requests:
                 self._stop()
                 validator.reopen()
-            self._ensure_query(validator)
+            # A Java process that hangs has no answer, also to what is asked here.
+            with self._engine.watched():
+                self._ensure_query(validator)
             validator.positions.locate()
             validator.check_health()
             with suppress(queue.Empty):
@@ -155,7 +157,8 @@ class Stream:
         # Sessions of the driver's threads, which checked pending rows.
         close_idle()
         try:
-            judge_frame(validator, turn.frame, partitions=self._partitions(validator))
+            with self._engine.watched() as job:
+                judge_frame(validator, turn.frame, partitions=self._partitions(validator), file=job.path)
         except BaseException as error:
             turn.end(error)
             raise known(error, validator) from error
@@ -224,15 +227,18 @@ class _Stopped(Exception):
     """The query is stopped: the batch is read again from the checkpoint."""
 
 
-def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> None:
-    """Judge a batch in Spark tasks; commit the results together with the position behind the batch."""
+def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int, file: str = "") -> None:
+    """Judge a batch in Spark tasks; commit the results together with the position behind the batch.
+
+    The tasks record in `file` that they work.
+    """
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     limit = sessions.settings.max_rows_per_second
     work = JudgeKeys(
         Judging(
             dict(validator.tables.pairs), positions.read, _reachable(validator), sessions.application,
             sessions.settings.timeout, sessions.settings.float_tolerance, bool(checker.pending or checker.errors),
-            limit / partitions,
+            limit / partitions, file,
         )
     )  # fmt: skip
     results = frame.select(*COLUMNS).repartition(partitions, "table", "key").mapInArrow(work, RESULT)

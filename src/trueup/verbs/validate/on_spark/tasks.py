@@ -19,6 +19,7 @@ from trueup.config.model import Node
 from trueup.db.node import connect
 from trueup.db.reader import close_idle
 from trueup.engine.envelope import freeze_imports, packed, unpacked
+from trueup.engine.stalls import beat
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError
 from trueup.verbs.validate.batch import UNCHECKED, Touches, without_hidden
@@ -68,6 +69,8 @@ class Judging:
     with_proven: bool
     # Rows per second and task; 0: no limit.
     max_rows: float = 0.0
+    # Where it is recorded that keys were judged; '': nowhere.
+    file: str = ""
 
 
 class JudgeKeys:
@@ -119,6 +122,7 @@ def _judged(judging: Judging, batches: Iterator[pa.RecordBatch]) -> Iterator[Par
                 free_at = max(free_at, time.monotonic()) + len(task.keys) / judging.max_rows
             part = Part()
             part.failed = collected(perform(judge, task, Room()))
+            beat(judging.file)
             failed = [key for _, key in part.failed]
             # A failed row that prints its key otherwise than the log does belongs to any of the keys.
             all_keys = judging.with_proven or any(key not in keys for key in failed)

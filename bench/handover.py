@@ -1,9 +1,10 @@
 """Compare `--engine auto` with `--engine local`: when Spark takes over, and what that costs or saves.
 
-    .venv/bin/python bench/handover.py [--cases 1000000:none,10000000:none,20000000:none,10000000:1%] [--repeat 3]
-                                       [--only NAME,…] [--seconds 10] [--output FILE]
+    .venv/bin/python bench/handover.py [--cases 1000000:none,10000000:none,20000000:none,10000000:1%,2000000:none:100]
+                                       [--repeat 3] [--only NAME,…] [--seconds 10] [--output FILE]
 
-The tables are those of `bench/diff.py`. The contestants run in turn, in one run. Other work on the machine changes the
+A case is ROWS:DIFFERENT[:MS]. With a latency of MS milliseconds between the command and the server, most of the time is
+waited, so that cores are idle as if the nodes were on other machines; blocks have 10,000 rows then. The tables are those of `bench/diff.py`. The contestants run in turn, in one run. Other work on the machine changes the
 elapsed time, so the processor time is given too: of the command with its children, and of the server for it. The
 class-data archive of Java is made before, as the first run of a user does.
 """
@@ -19,11 +20,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 import psutil
+from delay import delayed
 from diff import SETTINGS, databases, environment
 from machine import machine, measure
 
@@ -106,11 +109,10 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def run(server: Server, nodes: tuple[Database, Database], contestant: str, runs: Runs, count: int) -> None:
+def run(server: Server, options: Sequence[str], contestant: str, runs: Runs, count: int) -> None:
     """Run `trueup diff` once."""
     engine, settings = CONTESTANTS[contestant]
-    command = [sys.executable, "-m", "trueup", "diff", "public.orders", "--engine", engine, "--json", "-q"]
-    command += ["--node", f"a={nodes[0].uri}", "--node", f"b={nodes[1].uri}"]
+    command = [sys.executable, "-m", "trueup", "diff", "public.orders", "--engine", engine, "--json", "-q", *options]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "run"
         assert server.pid is not None
@@ -133,23 +135,39 @@ def run(server: Server, nodes: tuple[Database, Database], contestant: str, runs:
     )
 
 
+@contextmanager
+def connected(nodes: Sequence[Database], latency: float) -> Iterator[list[str]]:
+    """Yield the options that name the nodes, behind proxies that add a latency."""
+    with ExitStack() as stack:
+        uris = [node.uri for node in nodes]
+        if latency:
+            ports = [stack.enter_context(delayed("127.0.0.1", node.server.port, latency)).port for node in nodes]
+            uris = [
+                uri.replace(f":{node.server.port}/", f":{port}/")
+                for uri, node, port in zip(uris, nodes, ports, strict=True)
+            ]
+        options = [option for name, uri in zip("ab", uris, strict=True) for option in ("--node", f"{name}={uri}")]
+        yield [*options, *(("--block-size", "10000") if latency else ())]
+
+
 def case_lines(server: Server, case: str, chosen: Sequence[str], repeat: int) -> Iterator[str]:
     """Run one case; yield the lines of its table."""
-    rows, drift = case.split(":")
+    rows, drift, *latency = case.split(":")
     show(case)
     all_runs = {contestant: Runs() for contestant in chosen}
     with databases(server, int(rows), [drift]) as cases:
         for _, count, left, right in cases:
             for node in (left, right):
                 node.execute("SELECT count(o::text) FROM public.orders o")
-            for _ in range(repeat):
-                for contestant, runs in all_runs.items():
-                    run(server, (left, right), contestant, runs, count)
+            with connected((left, right), float(latency[0]) / 1000 if latency else 0.0) as options:
+                for _ in range(repeat):
+                    for contestant, runs in all_runs.items():
+                        run(server, options, contestant, runs, count)
     base = statistics.median(all_runs[chosen[0]].seconds)
     for contestant, runs in all_runs.items():
         shares = [ran_on.get("spark", 0) / sum(ran_on.values()) for ran_on in runs.ran_on]
         yield (
-            f"| {int(rows):,}, {drift} different | {contestant} | {statistics.median(runs.seconds):.1f} |"
+            f"| {int(rows):,}, {drift} different{f', {latency[0]} ms' if latency else ''} | {contestant} | {statistics.median(runs.seconds):.1f} |"
             f" {statistics.median(runs.seconds) / base:.2f} | {statistics.median(runs.own):.1f} |"
             f" {statistics.median(runs.server):.1f} | {max(runs.peak) // 2**20:,} | {statistics.median(shares):.0%} |"
         )
@@ -180,7 +198,7 @@ def show(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="1000000:none,10000000:none,20000000:none,10000000:1%")
+    parser.add_argument("--cases", default="1000000:none,10000000:none,20000000:none,10000000:1%,2000000:none:100")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", default="local,auto,auto at once", help="contestants; the first is the base")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("RESULTS-handover.md"))

@@ -232,7 +232,7 @@ def executor_latency(server: Server, rows: int) -> Iterator[str]:
     """Run on a cluster of two executors, with latency between them and the driver."""
     with databases(server, rows, ["none"]) as cases:
         for _, _, left, right in cases:
-            for latency in (0.0, 0.1):
+            for latency in (0.0, 0.005, 0.02):
                 with ExitStack() as stack:
                     ports = [free_port(), free_port()]
                     for port in ports:
@@ -250,8 +250,9 @@ def executor_latency(server: Server, rows: int) -> Iterator[str]:
                     engine.warm_up(len)
                     jobs = [job_seconds(engine, slices) for slices in (2, 12)]
                     run = Run(rows, engine="spark", block_size=SMALL_BLOCKS)
-                    seconds = min(diff([left.uri, right.uri], run) for _ in range(2))
-                    line = f"| {latency * 1000:g} | {jobs[0]:.2f} | {jobs[1]:.2f} | {seconds:.1f} |"
+                    uris = [left.uri, right.uri]
+                    one, two = (min(diff(uris, replace(run, slots=slots)) for _ in range(2)) for slots in (1, 2))
+                    line = f"| {latency * 1000:g} | {jobs[0]:.2f} | {jobs[1]:.2f} | {one:.1f} | {two:.1f} |"
                     show(line)
                     yield line
 
@@ -272,7 +273,8 @@ def main() -> None:
     ]
     with Server.start(name="bench", settings=SETTINGS) as server:
         if arguments.executors:
-            text += ["", "| latency (ms) | job of 2 slices | of 12 slices | diff |", "|--:|--:|--:|--:|"]
+            text += ["", "| latency (ms) | job of 2 slices | of 12 slices | diff, 1 slot | diff, 2 slots |"]
+            text += ["|--:|--:|--:|--:|--:|"]
             text += executor_latency(server, arguments.rows)
         else:
             found = measure_all(server, arguments.rows)

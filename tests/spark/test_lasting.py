@@ -232,8 +232,8 @@ def test_a_copy(is_lost: bool, ready: threading.Event, databases: Databases, mon
             assert warmed.wait(PATIENCE)
         return answers_of(work, task)
 
-    def on_spark(engine: SparkEngine, work: Any, deals: Any, tag: str) -> list[bytes]:
-        results = wave(engine, work, deals, tag)
+    def on_spark(engine: SparkEngine, work: Any, deals: Any, tag: str, *, keep: bool) -> list[bytes]:
+        results = wave(engine, work, deals, tag, keep=keep)
         waves.append(sum(map(len, deals)))
         return _fails() if is_lost else results
 

@@ -46,8 +46,8 @@ class Waves(Protocol):
     def warm_up(self, work: Work[T]) -> None:
         """Prepare for this work."""
 
-    def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str) -> list[bytes]:
-        """Return the packed answers of all tasks, each with its mark, or raise."""
+    def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str, *, keep: bool) -> list[bytes]:
+        """Return the packed answers of all tasks, each with its mark, or raise; workers may `keep` their sessions."""
         ...
 
     def interrupt_wave(self, tag: str) -> None:
@@ -117,6 +117,11 @@ class HandOverEngine:
         self._wave_threads.shutdown(wait=True, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
 
+    @property
+    def _is_limited(self) -> bool:
+        """Whether threads and Python workers must not have sessions with the nodes at the same time."""
+        return bool(self._max_connections) or self.max_slots < 2 * self.slots
+
     def _needs_spark(self, run: _Run[Any]) -> bool:
         """Whether much work is left and cores are idle: on cores that are busy, Spark only takes time from the rest."""
         is_long = run.seconds_left() > self._seconds
@@ -176,14 +181,14 @@ class HandOverEngine:
         try:
             return answers_of(work, task)
         finally:
-            if self._has_run_waves and (self._max_connections or self.max_slots < 2 * self.slots):
+            if self._has_run_waves and self._is_limited:
                 # Its slot may be taken by a wave, which opens sessions of its own.
                 close_idle()
             self._permits.give_back()
 
     def _on_spark(self, waves: Waves, work: Work[T], deals: Sequence[Sequence[T]], slots: int, tag: str) -> list[bytes]:
         try:
-            return waves.wave(work, deals, tag)
+            return waves.wave(work, deals, tag, keep=not self._is_limited)
         finally:
             self._permits.give_back(slots)
 

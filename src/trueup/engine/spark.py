@@ -131,14 +131,15 @@ class SparkEngine:
         """Start the Python workers, and let them import what the work needs; no task runs."""
         self._job(work, [()] * self.slots, keep=False)
 
-    def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str) -> list[bytes]:
+    def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str, *, keep: bool = False) -> list[bytes]:
         """Run one slice per deal, as one job; return the packed answers of all tasks, with marks, or raise.
 
-        The caller has the slots for it, and there may be other jobs at the same time. A slice closes its sessions.
+        The caller has the slots for it, and there may be other jobs at the same time. Workers close their sessions with
+        the nodes, or `keep` them for the next wave.
         """
         try:
             self.session.sparkContext.addJobTag(tag)
-            batches = self._job(work, deals, keep=False)
+            batches = self._job(work, deals, keep=keep)
         except EngineError:
             raise
         except Exception as error:

@@ -65,15 +65,18 @@ class FakeSpark:
         self.slots = slots
         self.used = used or Used()
         self.waves = 0
+        # Whether workers kept their sessions with the nodes.
+        self.kept: set[bool] = set()
         self.is_closed = False
         self.began, self.interrupted = threading.Event(), threading.Event()
 
     def warm_up(self, work: Work[Any]) -> None:
         assert not self.waves
 
-    def wave(self, work: Work[Any], deals: Sequence[Sequence[Any]], tag: str) -> list[bytes]:
+    def wave(self, work: Work[Any], deals: Sequence[Sequence[Any]], tag: str, *, keep: bool) -> list[bytes]:
         assert not self.is_closed
         self.waves += 1
+        self.kept.add(keep)
         failure = self.failures.pop(0) if self.failures else ""
         self.began.set()
         if failure == "endless":
@@ -246,6 +249,17 @@ def test_spark_starts_if_cores_are_idle(
     found, ran_on = _all(engine, _slow, Tasks(range(60), expected=60))
     engine.close()
     assert (found.total(), "spark" in ran_on, spark.is_closed) == (60, starts, starts)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("free", "limit", "kept"), [(4, 0, True), (3, 0, False), (4, 3, False)])
+def test_workers_keep_sessions_if_there_are_connections_for_threads_too(free: int, limit: int, kept: bool) -> None:
+    spark = FakeSpark()
+    engine = HandOverEngine(2, BackgroundStart(lambda launch: spark), seconds=0.0, max_connections=limit)
+    engine.max_slots = free
+    _all(engine, _slow, Tasks(range(40), expected=40))
+    engine.close()
+    assert spark.kept == {kept}
 
 
 @pytest.mark.usefixtures("at_once")

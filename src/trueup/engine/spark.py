@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.engine.envelope import Slice, check_complete, opened
@@ -88,7 +88,8 @@ class SparkEngine:
             started = time.monotonic()
             yield from without_marks(self._wave(work, wave), len(wave), at_mark=tasks.finished)
             seconds = max(time.monotonic() - started, 0.001)
-            self._count()
+            with self.watched():
+                self._count()
             if len(wave) == size:
                 size = size_of_wave(self.slots, size * min(WAVE_SECONDS / seconds, 2))
 
@@ -109,12 +110,12 @@ class SparkEngine:
             for result in batch:
                 yield opened(result.as_py())
 
-    def _job(self, work: Work[T], deals: Sequence[Sequence[T]], *, keep: bool) -> Sequence[Any]:
+    def _job(self, work: Work[T], deals: Sequence[Sequence[T]], *, keep: bool, tag: str = "") -> Sequence[Any]:
         """Run one slice per deal; return the packed answers, in batches."""
         self.jobs += 1
         try:
-            with self._stalls.watched() as watched:
-                packed = Slice.of(work, deals, keep=keep, file=watched.path)
+            with self.watched() as job, self._tagged(tag):
+                packed = Slice.of(work, deals, keep=keep, file=job.path)
                 frame = self.session.range(0, len(deals), 1, len(deals)).mapInArrow(packed, "result binary")
                 batches: Sequence[Any] = frame.toArrow().column(0).chunks
             return batches
@@ -127,6 +128,19 @@ class SparkEngine:
         except Exception as error:
             raise failed_job(error) from error
 
+    @contextmanager
+    def _tagged(self, tag: str) -> Iterator[None]:
+        """Give the jobs of this thread a tag, in the block."""
+        if not tag:
+            yield
+            return
+        self.session.sparkContext.addJobTag(tag)
+        try:
+            yield
+        finally:
+            with suppress(Exception):
+                self.session.sparkContext.removeJobTag(tag)
+
     def warm_up(self, work: Work[T]) -> None:
         """Start the Python workers, and let them import what the work needs; no task runs."""
         self._job(work, [()] * self.slots, keep=False)
@@ -137,16 +151,7 @@ class SparkEngine:
         The caller has the slots for it, and there may be other jobs at the same time. Workers close their sessions with
         the nodes, or `keep` them for the next wave.
         """
-        try:
-            self.session.sparkContext.addJobTag(tag)
-            batches = self._job(work, deals, keep=keep)
-        except EngineError:
-            raise
-        except Exception as error:
-            raise failed_job(error) from error
-        finally:
-            with suppress(Exception):
-                self.session.sparkContext.removeJobTag(tag)
+        batches = self._job(work, deals, keep=keep, tag=tag)
         results = [result.as_py() for batch in batches for result in batch]
         check_complete(results, sum(map(len, deals)))
         return results
@@ -168,5 +173,7 @@ class SparkEngine:
         self._stalls.close()
 
     def _warn(self, text: str) -> None:
-        self.remarks.append(text)
+        """Warn, and once in the result: a warning may be repeated for hours."""
+        if not self.remarks:
+            self.remarks.append(text)
         _log.warning("%s", text)

@@ -37,9 +37,12 @@ class Job:
 
     def finished(self) -> int:
         """Return how many tasks are finished, as far as it is known."""
-        with suppress(OSError):
+        try:
             return self.file.stat().st_size if self.file is not None else 0
-        return 0
+        except OSError:
+            # Something has removed it: nothing is known any more, so the job is not ended.
+            self.file = None
+            return 0
 
 
 class Stalls:

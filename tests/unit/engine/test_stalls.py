@@ -60,11 +60,14 @@ def test_a_job_with_progress_is_not_ended() -> None:
     assert not warnings
 
 
-@pytest.mark.parametrize("end", [None, lambda: False])
-def test_a_job_elsewhere_is_reported_and_waited_for(end: Any) -> None:
+@pytest.mark.parametrize(("end", "is_removed"), [(None, False), (lambda: False, False), (lambda: True, True)])
+def test_a_job_elsewhere_is_reported_and_waited_for(end: Any, is_removed: bool) -> None:
+    """Also if its Java process was started by another program, or if its file was removed."""
     warnings: list[str] = []
-    stalls = Stalls(0.05, warn=warnings.append, end=end)
+    stalls = Stalls(0.1, warn=warnings.append, end=end)
     with stalls.watched() as job:
+        if is_removed:
+            Path(job.path).unlink()
         # Again and again, because the run waits.
         assert wait_until(lambda: len(warnings) > 1, SOON)
     stalls.close()

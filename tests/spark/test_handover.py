@@ -220,10 +220,18 @@ def locked(nodes: list[Database]) -> Iterator[Callable[[], None]]:
             connection.close()
 
 
+def children_of(process: psutil.Process) -> list[psutil.Process]:
+    """Return the processes that a process has started; none if it has ended."""
+    try:
+        return list(process.children(recursive=True))
+    except psutil.Error:
+        return []
+
+
 def java_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return the Java processes of a command."""
     found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
+    for child in children_of(psutil.Process(process.pid)):
         try:
             found += [child] if child.name() == "java" else []
         except psutil.Error:
@@ -238,7 +246,7 @@ def test_a_jvm_that_is_lost_after_the_hand_over(
     """It is killed, or hangs: threads compare what Spark has not compared."""
     if how == signal.SIGSTOP:
         # Longer than a block that waits.
-        monkeypatch.setenv("TRUEUP__SPARK__STALL_SECONDS", "8")
+        monkeypatch.setenv("TRUEUP__SPARK__STALL_SECONDS", "15")
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute(DRIFT)
@@ -249,8 +257,7 @@ def test_a_jvm_that_is_lost_after_the_hand_over(
 
         def is_on_spark() -> bool:
             ports = {port for (port,) in others.execute(of_workers, (nodes[0].name,))}
-            workers = [child for java in java_of(process) for child in java.children(recursive=True)]
-            return any(is_connected(worker, ports) for worker in workers)
+            return any(is_connected(worker, ports) for java in java_of(process) for worker in children_of(java))
 
         assert wait_until(lambda: process.poll() is not None or is_on_spark(), 120)
         assert process.poll() is None, process.communicate()

@@ -127,14 +127,19 @@ def end_session(session: SparkSession) -> subprocess.Popen[bytes] | None:
     if context is not None:
         # Stopping this server takes half a second, which is not waited for.
         context._accumulatorServer = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # The Python workers end here, and with them their sessions of the nodes.
-        if not within(_STOP_SECONDS, session.stop) and context is not None:
-            kill_own_process()
+    # The Python workers end here, and with them their sessions of the nodes.
+    if not within(_STOP_SECONDS, lambda: _stop_quietly(session)) and context is not None:
+        kill_own_process()
     process = end_own_process() if context is not None else None
     threading.Thread(target=_finish, args=(accumulators, process), daemon=True).start()
     return process
+
+
+def _stop_quietly(session: SparkSession) -> None:
+    """Stop a session; PySpark warns if its Java process was killed meanwhile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session.stop()
 
 
 def within(seconds: float, action: Callable[[], object]) -> bool:

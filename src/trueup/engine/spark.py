@@ -115,10 +115,7 @@ class SparkEngine:
         self.jobs += 1
         try:
             with self.watched() as job, self._tagged(tag):
-                packed = Slice.of(work, deals, keep=keep, file=job.path)
-                frame = self.session.range(0, len(deals), 1, len(deals)).mapInArrow(packed, "result binary")
-                batches: Sequence[Any] = frame.toArrow().column(0).chunks
-            return batches
+                return self._collected(Slice.of(work, deals, keep=keep, file=job.path))
         except EngineError:
             raise
         except KeyboardInterrupt:
@@ -127,6 +124,12 @@ class SparkEngine:
             raise
         except Exception as error:
             raise failed_job(error) from error
+
+    def _collected(self, packed: Slice) -> Sequence[Any]:
+        slices = len(packed.deals)
+        frame = self.session.range(0, slices, 1, slices).mapInArrow(packed, "result binary")
+        batches: Sequence[Any] = frame.toArrow().column(0).chunks
+        return batches
 
     @contextmanager
     def _tagged(self, tag: str) -> Iterator[None]:
@@ -142,8 +145,15 @@ class SparkEngine:
                 self.session.sparkContext.removeJobTag(tag)
 
     def warm_up(self, work: Work[T]) -> None:
-        """Start the Python workers, and let them import what the work needs; no task runs."""
-        self._job(work, [()] * self.slots, keep=False)
+        """Start the Python workers, and let them import what the work needs; no task runs.
+
+        It is not watched: on a busy machine it may take long, and meanwhile threads do the work.
+        """
+        self.jobs += 1
+        try:
+            self._collected(Slice.of(work, [()] * self.slots, keep=False))
+        except Exception as error:
+            raise failed_job(error) from error
 
     def wave(self, work: Work[T], deals: Sequence[Sequence[T]], tag: str, *, keep: bool = False) -> list[bytes]:
         """Run one slice per deal, as one job; return the packed answers of all tasks, with marks, or raise.

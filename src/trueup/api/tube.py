@@ -6,6 +6,8 @@ import builtins
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
 
 from trueup.api.parameters import configuration
 from trueup.capture.triggers import backfill, install, pods, tubes
@@ -21,10 +23,13 @@ from trueup.engine.progress import Progress, Silent
 from trueup.errors import ConfigError
 from trueup.sinks import open_sink
 from trueup.sinks.base import Sink
+from trueup.store import TaskStore
 from trueup.verbs.tube import letters
 from trueup.verbs.tube.letters import Letter
 from trueup.verbs.tube.model import Job, RunOptions, Summary
 from trueup.verbs.tube.restart import run_as_task
+from trueup.verbs.tube_proof import run as tube_proof
+from trueup.verbs.tube_proof.model import TubeProof
 
 
 class Tube:
@@ -294,6 +299,45 @@ class Tube:
                 task_db=task_db,
                 configured=config.tasks.task_db if config else "",
             )
+        finally:
+            opened.close()
+
+    def prove(
+        self,
+        sink: Sink | str,
+        *,
+        sink_options: Mapping[str, str] | None = None,
+        max_diff_rows: int | None = None,
+        recheck: int | None = None,
+        recheck_wait: float | None = None,
+        report_dir: str | None = None,
+        spark: SparkSettings | None = None,
+        progress: Progress | None = None,
+        task_db: str | None = None,
+    ) -> TubeProof:
+        """Compare the tables of the tube with a sink, which is named as for `run`; nothing is written to either.
+
+        Keys that are in the tube are in flight, and not differences. Tables of a sink are compared by digests, each
+        with a report as of `trueup.diff`; documents are read in batches. Raises ConfigError for a sink whose documents
+        cannot be read.
+        """
+        config = self._config or Config()
+        opened = open_sink(sink, sink_options, nodes=config.nodes) if isinstance(sink, str) else sink
+        changes = {"max_diff_rows": max_diff_rows, "recheck": recheck, "recheck_wait": recheck_wait}
+        given: dict[str, Any] = {**changes, "report_dir": report_dir}
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            with TaskStore(task_db, configured=config.tasks.task_db) as store:
+                return tube_proof.prove(
+                    self.session,
+                    self.name,
+                    opened,
+                    settings=replace(config.diff, **given).validated(),
+                    spark=spark or config.spark,
+                    store=store,
+                    progress=progress,
+                    dead_letters=len(self.dead_letters()),
+                )
         finally:
             opened.close()
 

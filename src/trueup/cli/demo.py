@@ -12,11 +12,13 @@ from trueup.config.wording import counted
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["diff", "difflog", "switchover", "tube", "validate"]), default="diff")
+@click.argument(
+    "what", type=click.Choice(["diff", "difflog", "lake", "switchover", "tube", "validate"]), default="diff"
+)
 @option(
     *("--rows", "N"),
     "Rows of the table, or visits of the log."
-    " [default: 1000000; difflog 50000, switchover 300000, tube 500000, validate 20000]",
+    " [default: 1000000; difflog 50000, lake 200000, switchover 300000, tube 500000, validate 20000]",
     kind=click.IntRange(min=100),
 )
 @flag("--keep", "Keep the nodes running, with a trueup.toml for them.")
@@ -29,7 +31,7 @@ from trueup.config.wording import counted
     *(Path("trueup-demo"), click.Path(path_type=Path)),
 )
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
-    """Run a demo on throw-away servers: a diff, a version log, a switchover, a tube, or a validation.
+    """Run a demo on throw-away servers: a diff, a version log, a lake, a switchover, a tube, or a validation.
 
     \b
     Examples:
@@ -37,12 +39,14 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
       trueup demo --rows 20000 --keep
       trueup demo --stop
       trueup demo difflog
+      trueup demo lake
       trueup demo switchover
       trueup demo tube
       trueup demo validate
 
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog joins three late side logs to the visits of a fast supplier, and proves that the table collapses.
+    lake compares a PostgreSQL table with a Delta copy from which it has drifted.
     switchover moves an application that keeps writing to another server and back, and checks every write.
     tube keeps a copy up to date while the table is written, and proves that it is equal.
     validate checks every change that PostgreSQL replicates, and finds rows that were changed on the replica.
@@ -50,6 +54,8 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
     """
     if what == "difflog":
         return _difflog(rows or 50_000, keep, folder)
+    if what == "lake":
+        return _lake(rows or 200_000)
     if what == "switchover":
         return _switchover(rows or 300_000)
     if what == "validate":
@@ -103,6 +109,18 @@ def _difflog(visits: int, keep: bool, folder: Path) -> int:
     if keep:
         click.echo(f"  all files are in {folder}: cd {folder} && trueup difflog prove")
     return shown.proof.exit_code
+
+
+def _lake(rows: int) -> int:
+    from trueup.demo import lake
+    from trueup.engine.progress import Shown
+    from trueup.report.text import summary
+
+    with Shown(quiet=False) as progress:
+        result = lake.run(rows=rows, say=click.echo, progress=progress)
+    click.echo(summary(result))
+    # The demo succeeds if exactly the rows that it changed are found.
+    return 0 if result.pairs["pg/lake"].total == lake.CHANGES else result.exit_code or 2
 
 
 def _tube(rows: int, seconds: float) -> int:

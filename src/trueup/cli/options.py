@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.config.settings import OUTPUTS, DiffSettings, SparkSettings
 from trueup.config.values import interpolate
 from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError
@@ -226,8 +226,9 @@ row_options = decorated(
     click.option(
         "--output",
         multiple=True,
-        type=click.Choice(["json", "html"]),
-        help="Format of the report; html is written in addition to json. [default: json] [env: TRUEUP__DIFF__OUTPUT]",
+        type=click.Choice(OUTPUTS),
+        help="Format of the report; html and parquet (a table of the differences) are written in addition to json."
+        " [default: json] [env: TRUEUP__DIFF__OUTPUT]",
     ),
 )
 node_options_of_a_report = shared("config", "node")

@@ -9,7 +9,7 @@ import click
 from trueup.cli.options import COUNT, POSITIVE, SHARED, flag, interval_option, option, timeout_option
 from trueup.cli.output import show
 from trueup.cli.tube_options import FILTER, FORCE, LOCK_TIMEOUT, ON, SHARD, open_node, open_tube, tube_options
-from trueup.cli.tube_run import dead_letters, run
+from trueup.cli.tube_run import dead_letters, prove, run
 from trueup.config.wording import counted
 
 
@@ -27,6 +27,7 @@ def tube() -> None:
       trueup tube attach search public.orders --shard 0
       trueup tube backfill search public.orders
       trueup tube run search --to redis://cache:6379/0
+      trueup tube prove search --to redis://cache:6379/0
       trueup tube stats
     """
 
@@ -298,4 +299,5 @@ def stats(watch: bool, interval: float, times: int, as_json: bool, **options: An
 
 
 tube.add_command(run)
+tube.add_command(prove)
 tube.add_command(dead_letters)

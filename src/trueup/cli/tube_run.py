@@ -17,12 +17,11 @@ from trueup.cli.tube_options import ON, open_tube, tube_options
 from trueup.config.wording import counted
 
 if TYPE_CHECKING:
+    from trueup.config.settings import SparkSettings
     from trueup.verbs.tube.model import Summary
 
 
-@click.command("run")
-@click.argument("name", metavar="TUBE")
-@tube_options(
+_SINK = (
     click.option(
         *("--to", "sink"),
         required=True,
@@ -36,6 +35,13 @@ if TYPE_CHECKING:
         key="mapping",
     ),
     shared("insecure"),
+)
+
+
+@click.command("run")
+@click.argument("name", metavar="TUBE")
+@tube_options(
+    *_SINK,
     option("--partitions", "0,2,…", "Process only these partitions. [default: all]", ""),
     flag("--until-empty", "Stop when the tube is empty and all backfills are finished."),
     option("--wait", "S", "Seconds to wait for a partition that another worker holds.", 0.0, SECONDS),
@@ -58,20 +64,13 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
       trueup tube run search --to python:mypackage.sinks:write --until-empty
     """
     import os
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
-    from trueup.config.load import load
     from trueup.config.values import interpolate
     from trueup.engine.progress import Shown
     from trueup.errors import TrueupError
 
-    extra = _pairs(options.pop("sink_options"))
-    if options.pop("insecure"):
-        extra["insecure"] = "yes"
-    if mapping := options.pop("mapping"):
-        extra["map"] = ",".join(mapping)
-    changes = {key: value for key in ("engine", "master", "remote") if (value := options.pop(key))}
-    spark = replace(load(options["config"], nodes=inline_nodes(options["inline"])).spark, **changes).validated()
+    extra, spark = _sink_options(options), _spark_settings(options)
     with open_tube(name, options) as chosen, Shown(quiet=quiet) as progress, _stopping() as stop:
         summary = chosen.run(
             interpolate(sink, os.environ, "--to"),
@@ -89,6 +88,42 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
         found = summary.problems if len(summary.problems) == 1 else ("these tables have problems:", *summary.problems)
         raise TrueupError("\n  - ".join(found), cure=f"fix these tables, then run trueup tube run {name} again")
     return 2 if until_empty and summary.dead_letters else 0
+
+
+@click.command("prove")
+@click.argument("name", metavar="TUBE")
+@tube_options(
+    *_SINK,
+    shared("max_diff_rows", "recheck", "recheck_wait", "report_dir"),
+    shared("engine", "master", "remote", "quiet", "task_db"),
+    ON,
+)
+def prove(name: str, sink: str, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Compare the tables of TUBE with SINK: rows that are missing, changed, or should not be there.
+
+    Tables of PostgreSQL, ClickHouse, Delta and Parquet sinks are compared by digests, documents of Redis and search
+    indexes are read in batches. Keys that are still in the tube are in flight. Nothing is written. Exit codes: 0 equal,
+    1 different, 2 incomplete or error.
+
+    \b
+    Examples:
+      trueup tube prove search --to https://search:9200/orders
+      trueup tube prove copies --to n2 --option table=copy.orders --map id=order_id --map total=amount
+      trueup tube prove lake --to delta:/lake --json
+    """
+    import os
+    from dataclasses import asdict
+
+    from trueup.config.values import interpolate
+    from trueup.engine.progress import Shown
+
+    extra, spark = _sink_options(options), _spark_settings(options)
+    with open_tube(name, options) as chosen, Shown(quiet=quiet) as progress:
+        proof = chosen.prove(
+            interpolate(sink, os.environ, "--to"), sink_options=extra, spark=spark, progress=progress, **options
+        )
+    show(asdict(proof), proof.as_text(), as_json=as_json, quiet=quiet)
+    return proof.exit_code
 
 
 @click.command("dead-letters")
@@ -151,6 +186,26 @@ def _stopping() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _sink_options(options: dict[str, Any]) -> dict[str, str]:
+    """Remove the options of the sink from those of a command, and return them."""
+    extra = _pairs(options.pop("sink_options"))
+    if options.pop("insecure"):
+        extra["insecure"] = "yes"
+    if mapping := options.pop("mapping"):
+        extra["map"] = ",".join(mapping)
+    return extra
+
+
+def _spark_settings(options: dict[str, Any]) -> SparkSettings:
+    """Remove the options of Spark from those of a command; return the settings."""
+    from dataclasses import replace
+
+    from trueup.config.load import load
+
+    changes = {key: value for key in ("engine", "master", "remote") if (value := options.pop(key))}
+    return replace(load(options["config"], nodes=inline_nodes(options["inline"])).spark, **changes).validated()
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

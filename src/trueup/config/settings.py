@@ -10,6 +10,9 @@ from typing import Any
 from trueup.config.secrets import mask
 from trueup.errors import ConfigError
 
+# Formats of reports; html and parquet are written in addition to json.
+OUTPUTS = ("json", "html", "parquet")
+
 
 @dataclass(frozen=True)
 class DiffSettings:
@@ -70,7 +73,7 @@ class DiffSettings:
             ("block_timeout", math.isfinite(self.block_timeout), "must be finite"),
             _one_of(self, "numeric", "value", "representation"),
             _one_of(self, "digest", "auto", "native", "portable"),
-            ("output", bool(self.outputs) and set(self.outputs) <= {"json", "html"}, 'must be "json", "html" or both'),
+            ("output", bool(self.outputs) and set(self.outputs) <= {*OUTPUTS}, f"must be some of {', '.join(OUTPUTS)}"),
             (
                 "max_block_size",
                 self.max_block_size >= self.min_block_size,

@@ -1,8 +1,8 @@
 """Demos of the verbs on throw-away servers with example data.
 
 Reading order: `run` (a diff of three nodes), `difflog` (a version log), `switchover` (moves an application to another
-server and back), `tube` (keeps a copy up to date), `validate` (checks replicated changes), `background` (threads of
-the demos).
+server and back), `lake` (compares with a Delta table), `tube` (keeps a copy up to date), `validate` (checks replicated
+changes), `background` (threads of the demos).
 """
 
 from __future__ import annotations

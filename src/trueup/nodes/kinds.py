@@ -16,6 +16,8 @@ from trueup.rows.spec import ValueClass
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from trueup.nodes.frame import FrameSource
+
 
 @dataclass(frozen=True)
 class Opening:
@@ -26,6 +28,7 @@ class Opening:
     application: str
     session: Callable[[], SparkSession]
     frames: Mapping[str, DataFrame]
+    sources: Mapping[str, FrameSource] = field(default_factory=dict)
     # Results of probes, which all frames of the session share.
     probed: dict[bytes, Mapping[ValueClass, Sequence[str]]] = field(default_factory=dict)
 
@@ -49,12 +52,14 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
 
         return open_clickhouse(node, opening.table, opening.options.filter, opening.options.columns)
     from trueup.nodes.files import PathSource
-    from trueup.nodes.frame import FrameNode, FrameSource, GivenFrame
+    from trueup.nodes.frame import FrameNode, GivenFrame
     from trueup.nodes.tables import TableSource
 
     place = node.conninfo[len(next(start for start in OTHER_KINDS if node.conninfo.startswith(start))) :]
     source: FrameSource
-    if node.kind == "frame":
+    if node.name in opening.sources:
+        source = opening.sources[node.name]
+    elif node.kind == "frame":
         if node.name not in opening.frames:
             raise ConfigError("the address frame: needs a frame of a Python program", cure="use trueup.diff in Python")
         source = GivenFrame(opening.frames[node.name])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trueup.errors import StoreError
 from trueup.report.json_reader import open_report
 
 if TYPE_CHECKING:
@@ -38,6 +39,20 @@ def batches(path: str) -> Iterator[pa.RecordBatch]:
                 lines = []
     if lines:
         yield pa.RecordBatch.from_pylist(lines, schema())
+
+
+def write_parquet(path: Path, report: str) -> Path:
+    """Write the differences of a JSON report to a Parquet file; raise StoreError if that fails."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetWriter(path, schema()) as writer:
+            for batch in batches(report):
+                writer.write_batch(batch)
+    except OSError as error:
+        reason = f"{path} cannot be written: {error.strerror or error}"
+        raise StoreError(reason, cure="check the folder of the reports") from None
+    return path
 
 
 def _line(pair: str, difference: Mapping[str, Any]) -> dict[str, Any]:

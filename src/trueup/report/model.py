@@ -59,8 +59,9 @@ class DiffResult:
     # Why the verdict is INCOMPLETE, one reason per entry.
     incomplete: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    # Path of the HTML page, if one was requested.
+    # Paths of the HTML page and of the Parquet file with the differences, if they were requested.
     page: str = ""
+    parquet: str = ""
     # For a rerun: the earlier report, and per pair of nodes the number of keys that are resolved, remain, and are new.
     rerun_of: str = ""
     since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

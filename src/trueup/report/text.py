@@ -68,6 +68,8 @@ def summary(result: DiffResult) -> str:
         lines.append(f"  report: {result.report}")
     if result.page:
         lines.append(f"  page: {result.page}")
+    if result.parquet:
+        lines.append(f"  differences: {result.parquet}")
     lines.append(f"  next: {_next(result)}")
     return "\n".join(lines)
 

@@ -8,16 +8,19 @@ crash, alone or together with others: writing it twice must have the same effect
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from trueup.capture.triggers.document import Document, Identity, Mark, SourceTable
+from trueup.config.model import Node
 from trueup.errors import TrueupError
 
 __all__ = [
     "CommittingSink",
     "Document",
+    "DocumentSink",
     "Identity",
     "Mark",
     "Shards",
@@ -26,6 +29,8 @@ __all__ = [
     "SinkRejected",
     "SourceTable",
     "SplittingSink",
+    "StoredTable",
+    "TableSink",
     "Target",
     "TaskWriter",
 ]
@@ -133,3 +138,36 @@ class CommittingSink(Protocol):
 
     def commit(self, results: Sequence[Any]) -> None:
         """Make visible what the writers of all tasks returned; raise SinkDown if the batch must be repeated."""
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """The table in which a sink stores the rows of a source table, as a node that can be compared."""
+
+    node: Node
+    table: str
+    # Name of the source column -> name in the sink: those that the sink stores.
+    columns: Mapping[str, str]
+    # Whether key columns have the texts of keys; else, the values of the source.
+    has_text_keys: bool
+    # Whether the column trueup_shard is part of the identity.
+    is_routed: bool
+
+
+@runtime_checkable
+class TableSink(Protocol):
+    """A sink whose tables can be compared with their sources by digests."""
+
+    def stored(self, source: SourceTable) -> StoredTable:
+        """Return where the rows of a table are; create nothing. Raises CheckFailed if there is no such table."""
+
+
+@runtime_checkable
+class DocumentSink(Protocol):
+    """A sink whose documents can be read one by one."""
+
+    def know(self, tables: Sequence[SourceTable]) -> None:
+        """Prepare `differing` and `older` for these tables; create nothing."""
+
+    def differing(self, batch: Sequence[Document]) -> Mapping[Identity, str]:
+        """Return the documents that are not as `write` would write them: missing, changed, or extra."""

@@ -20,7 +20,7 @@ from trueup.db.names import parse_table_name
 from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks.base import Document, Identity, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.documents import JsonRows
-from trueup.sinks.http import HttpServer
+from trueup.sinks.http import HttpServer, exact_json
 from trueup.sinks.keys import Place, Template, fixed_shard, key_text
 from trueup.sinks.options import Options
 
@@ -62,16 +62,45 @@ class BulkSink:
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Create the indexes with the types of our members."""
+        self.know(tables)
+        for index in dict.fromkeys(index for index, _ in self._tables.values()):
+            with self._errors():
+                self._make(index)
+        self.close()
+
+    def know(self, tables: Sequence[SourceTable]) -> None:
+        """Find the indexes of tables; create nothing."""
         shared: dict[str, list[SourceTable]] = {}
         for source in tables:
             schema, table = (part.text for part in parse_table_name(source.table))
             shared.setdefault(self._index.format(schema=schema, table=table), []).append(source)
-        for index, sources in shared.items():
+        for sources in shared.values():
             self._id.check(sources, moves=self._moves)
-            with self._errors():
-                self._make(index)
         self._tables = {source.table: (index, source) for index, sources in shared.items() for source in sources}
-        self.close()
+
+    def differing(self, batch: Sequence[Document]) -> dict[Identity, str]:
+        """Read the documents of a batch by their ids, as they were last written."""
+        if not batch:
+            return {}
+        rows = {table: JsonRows(self._tables[table][1]) for table in {document.table for document in batch}}
+        wanted = [{"_index": self._tables[document.table][0], "_id": self._name(document)} for document in batch]
+        with self._errors():
+            answer = self._server.ask("POST", "/_mget", json.dumps({"docs": wanted}).encode())
+            found = answer.expect(200, exact=True)["docs"]
+        wrong: dict[Identity, str] = {}
+        for document, stored in zip(batch, found, strict=True):
+            if "error" in stored:
+                raise SinkDown(f"{self._server}: {_item_reason({**stored, 'status': 0})}", cure="check the index")
+            own = stored["_source"] if stored.get("found") else None
+            body = None if own is None else {name: value for name, value in own.items() if name not in MEMBERS}
+            known = None if document.row is None else self._document(document.row, rows[document.table])
+            if body != known:
+                wrong[document.identity] = "extra" if known is None else "missing" if body is None else "changed"
+        return wrong
+
+    def _document(self, row: Mapping[str, Any], rows: JsonRows) -> Any:
+        """Return the members of a row as they are read back."""
+        return exact_json(rows.text({name: value for name, value in row.items() if name not in MEMBERS}))
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Send requests of limited size, then raise SinkRejected with all refused documents."""

@@ -21,12 +21,13 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote, urlunsplit
 
+from trueup.config.model import Node
 from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
 from trueup.db.names import parse_table_name
 from trueup.errors import CheckFailed, NodeError, QueryError
-from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable, StoredTable
 from trueup.sinks.columns import AT, SEQ, SHARD, Columns, by_table
 from trueup.sinks.keys import fixed_shard, key_text
 from trueup.sinks.options import Options
@@ -110,6 +111,16 @@ class ClickHouseSink:
                 version = versions.get(table) or self._next_version(table)
                 gone = [document.row is None for document in documents]
                 self._insert(self._tables[table][0], rows[table], gone, version)
+
+    def stored(self, source: SourceTable) -> StoredTable:
+        """Return the table of a source, whose current rows are read with FINAL."""
+        schema, table = (part.text for part in parse_table_name(source.table))
+        columns = {name: name for name in Columns(source, False, self._native, _YEARS).names()}
+        place = f"chdb:{quote(self._place)}?database={self._database}"
+        if not self._embedded:
+            place = urlunsplit(parse_url(self._place)._replace(path=f"/{quote(self._database)}"))
+        name = self._pattern.format(schema=schema, table=table)
+        return StoredTable(Node("sink", place), name, columns, True, source.routed and self._moves)
 
     def older(
         self,

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 from trueup.config.files import make_folder, sync_delta_commit, sync_file, sync_folder
+from trueup.config.model import Node
 from trueup.errors import CheckFailed
-from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable, StoredTable
 from trueup.sinks.columns import AT, SEQ, SHARD, Columns, by_table
 from trueup.sinks.keys import Place, key_text
 from trueup.sinks.options import Options
@@ -128,6 +129,12 @@ class DeltaSink:
                 if buckets := [bucket for bucket in results if bucket.table == table]:
                     self._commit_staged(table, delta, buckets)
             self._staging.end()
+
+    def stored(self, source: SourceTable) -> StoredTable:
+        """Return the folder of a table, of which the newest version is read."""
+        columns = {name: name for name in Columns(source, False, self._native).names()}
+        node = Node("sink", f"delta:{self._path(source.table)}")
+        return StoredTable(node, source.table, columns, True, source.routed and self._moves)
 
     def older(
         self,

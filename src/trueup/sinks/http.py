@@ -7,6 +7,7 @@ import json
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 from urllib.parse import SplitResult, unquote
 
@@ -39,8 +40,8 @@ class Answer:
             str(error.get("type", "")) + ": " + str(error.get("reason", "")) if isinstance(error, dict) else str(error)
         )
 
-    def expect(self, status: int) -> Any:
-        """Return the JSON body; raise SinkDown if the status differs."""
+    def expect(self, status: int, *, exact: bool = False) -> Any:
+        """Return the JSON body, with exact numbers if requested; raise SinkDown if the status differs."""
         if self.status != status:
             login = self.status in (401, 403)
             raise SinkDown(
@@ -48,7 +49,7 @@ class Answer:
                 cure=f"check the log-in ({API_KEY}, or {USER} and {PASSWORD})" if login else "check the server",
             )
         try:
-            return json.loads(self._data)
+            return exact_json(self._data) if exact else json.loads(self._data)
         except ValueError:
             raise SinkDown(f"{self._server} did not answer with JSON", cure="check the address") from None
 
@@ -124,3 +125,12 @@ class HttpServer:
         self._connection.request(method, self._prefix + path, body, dict(headers))
         answer = self._connection.getresponse()
         return Answer(self._place, answer.status, answer.read())
+
+
+def exact_json(text: str | bytes) -> Any:
+    """Return a JSON document whose numbers are compared by value, without rounding; a number is not a boolean."""
+    return json.loads(text, parse_int=_number, parse_float=_number)
+
+
+def _number(digits: str) -> tuple[str, Decimal]:
+    return "number", Decimal(digits)

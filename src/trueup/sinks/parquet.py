@@ -25,8 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trueup.config.files import make_folder, sync_folder
+from trueup.config.model import Node
 from trueup.errors import StoreError
-from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable, StoredTable
 from trueup.sinks.columns import AT, SEQ, SHARD, Columns, by_table
 from trueup.sinks.keys import Place, fixed_shard, key_text
 from trueup.sinks.options import Options
@@ -91,6 +92,12 @@ class ParquetSink:
                 sync_folder(self._path(table))
             self._staging.end()
 
+    def stored(self, source: SourceTable) -> StoredTable:
+        """Return the folder of a table, of which the newest version of each row is read."""
+        columns = {name: name for name in Columns(source, False, self._native).names()}
+        node = Node("sink", f"parquet:{self._path(source.table)}")
+        return StoredTable(node, source.table, columns, True, source.routed and self._moves)
+
     def older(
         self,
         table: str,
@@ -127,7 +134,7 @@ class ParquetSink:
     def _start_again(self, folder: Path, columns: Columns) -> None:
         """Add an empty file if the documents of the folder have another key: they are not current any more."""
         newest = max(folder.glob("*.parquet"), default=None)
-        if newest is not None and _identity(newest) != list(columns.identity):
+        if newest is not None and identity_of(newest) != list(columns.identity):
             self._add(folder, columns.table([], Mark(0, datetime.now(timezone.utc))), [], columns)
 
     def _path(self, table: str) -> Path:
@@ -185,9 +192,9 @@ def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -
     paths = sorted(Path(folder).glob("*.parquet"))
     if not paths:
         raise StoreError(f"the folder {folder} contains no changes", cure="use the folder of a table: DIR/schema.table")
-    names = _identity(paths[-1])
+    names = identity_of(paths[-1])
     read_columns = None if columns is None else list(dict.fromkeys([*columns, *names, VERSION, DELETED]))
-    changes = _together([pq.read_table(path, columns=read_columns) for path in paths if _identity(path) == names])
+    changes = _together([pq.read_table(path, columns=read_columns) for path in paths if identity_of(path) == names])
     same = [*names, VERSION]
     newest = changes.select(same).group_by(names).aggregate([(VERSION, "max")]).rename_columns(same)
     state = changes.join(newest, keys=same, join_type="inner")
@@ -195,7 +202,7 @@ def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -
     return state if columns is None else state.select(list(columns))
 
 
-def _identity(path: Path) -> list[str]:
+def identity_of(path: Path) -> list[str]:
     """Return the columns that identify a document in a file."""
     names: list[str] = json.loads(pq.read_schema(path).metadata[_IDENTITY])
     return names

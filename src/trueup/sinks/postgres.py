@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
+from trueup.db.catalog import read_table
 from trueup.db.connection import Connection
 from trueup.db.durable import durable_transaction, warn_unsafe
 from trueup.db.foreign_code import lock_checked
@@ -27,13 +28,14 @@ from trueup.rows.write.copy import copy_into, send_rows
 from trueup.rows.write.delete import delete_matching
 from trueup.rows.write.stage import stage
 from trueup.rows.write.upsert import insert_or_update
-from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable, StoredTable
 from trueup.sinks.keys import check_known, fixed_shard
 from trueup.sinks.options import Options
 from trueup.sinks.postgres_target import (
     MARKS,
     Target,
     ensure_target,
+    source_columns,
     statements,
     target_name,
 )
@@ -104,6 +106,23 @@ class PostgresSink:
                     self._delete(target, [document for document in documents if document.row is None])
                     kept = [document for document in documents if document.row is not None]
                     self._upsert(target, batches[table], kept, mark)
+
+    def stored(self, source: SourceTable) -> StoredTable:
+        """Return the target of a table."""
+        schema, table = target_name(source, self._pattern)
+        with self._errors():
+            current = read_table(self._session(), schema, table)
+        shown = display_name(schema, table)
+        if current is None:
+            raise CheckFailed([f"the sink has no table {shown}"], cure="start trueup tube run", node=self.node.name)
+        columns = {name: to for name, to, _ in source_columns(source, self._mapping)}
+        if lacking := sorted(to for to in columns.values() if current.column(to) is None):
+            reason = f"the table {shown} has no column {lacking[0]}"
+            raise CheckFailed([reason], cure="start trueup tube run", node=self.node.name)
+        kinds = dict(source.columns)
+        types = [(kinds[name], current.column(columns[name])) for name in source.key]
+        has_text_keys = any(column is not None and is_text(column.type) and not is_text(kind) for kind, column in types)
+        return StoredTable(self.node, shown, columns, has_text_keys, source.routed and self._moves)
 
     def older(
         self,
@@ -221,6 +240,11 @@ class PostgresSink:
             lists[f"key{place}"] = ("text", [document.key[place] for document in documents])
             same.append(column.equal(sql.Identifier("x", f"key{place}")))
         delete_matching(self._session(), target.name, lists, sql.SQL(" AND ").join(same))
+
+
+def is_text(kind: str) -> bool:
+    """Return whether values of a type are texts."""
+    return type_from_sql(kind).hash == "collated"
 
 
 def _is_refusal(error: BaseException) -> bool:

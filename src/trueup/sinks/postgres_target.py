@@ -106,7 +106,7 @@ def ensure_target(
 ) -> Target:
     """Create or check the target of a source table and return it."""
     schema, table = name
-    columns = _columns(source, mapping)
+    columns = source_columns(source, mapping)
     _check_is_no_source(connection, source, schema, table)
     current = read_table(connection, schema, table)
     if current is None:
@@ -134,7 +134,7 @@ def target_name(source: SourceTable, pattern: str) -> tuple[str, str]:
     return filled[0], filled[1]
 
 
-def _columns(source: SourceTable, mapping: Mapping[str, str]) -> list[tuple[str, str, str]]:
+def source_columns(source: SourceTable, mapping: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Return source column, target column and source type, without the marks of a table that is itself a sink."""
     types = dict(source.columns)
     unknown = sorted(set(mapping) - set(types))

@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from trueup.config.secrets import mask
-from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
+from trueup.errors import CheckFailed
+from trueup.sinks.base import Document, Identity, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.documents import JsonRows
 from trueup.sinks.keys import Place, Template, fixed_shard, is_older, key_parts, key_text
 from trueup.sinks.options import Options
@@ -101,6 +102,35 @@ class RedisSink:
         self._send(part, mark)
         if too_large:
             raise SinkRejected("documents are too large for Redis", reasons=too_large)
+
+    def know(self, tables: Sequence[SourceTable]) -> None:
+        """Check that rows are stored, and not only removed."""
+        if self._mode != "set":
+            reason = "a Redis sink with mode=delete has no documents of its own: programs fill the cache"
+            raise CheckFailed([reason], cure="use mode=set, as trueup tube run does")
+        if self._ttl:
+            raise CheckFailed(["documents with a ttl expire, so they are not complete"], cure="leave out ttl")
+        self._tables = {source.table: source for source in tables}
+
+    def differing(self, batch: Sequence[Document]) -> dict[Identity, str]:
+        """Read the entries of a batch."""
+        rows = {table: JsonRows(self._tables[table]) for table in {document.table for document in batch}}
+        names = [self._name(document) for document in batch]
+        with self._errors():
+            client: Any = self._connected()
+            if self.address.is_cluster:
+                with client.pipeline(transaction=False) as pipeline:
+                    for name in names:
+                        pipeline.get(name)
+                    bodies = pipeline.execute()
+            else:
+                bodies = client.mget(names) if names else []
+        wrong: dict[Identity, str] = {}
+        for document, body in zip(batch, bodies, strict=True):
+            known = None if document.row is None else rows[document.table].text(document.row).encode()
+            if body != known:
+                wrong[document.identity] = "extra" if known is None else "missing" if body is None else "changed"
+        return wrong
 
     def older(
         self,

@@ -227,3 +227,10 @@ def test_blocks(
     expected = {("changed", str(key), ("v",)) for key in changed} | {("extra", str(keys[5]), ())}
     assert found(result) == expected | {("missing", str(key), ()) for key in (keys[0] - 3, keys[-1] + 3)}
     assert isinstance(plans[0].blocks, blocks)
+
+
+def test_differences_as_a_parquet_file(pg: Database, tmp_path: Path) -> None:
+    lake = written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["x", None])
+    result = diff(pg, lake, columns=["t"], output=["json", "parquet"], report_dir=str(tmp_path / "r"))
+    assert result.parquet == result.report.replace(".json", ".parquet")
+    assert pq.read_table(result.parquet).to_pylist() == result.to_arrow().to_pylist() != []

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from trueup.db.names import display_name
 from trueup.errors import StoreError
+from trueup.report.frames import write_parquet
 from trueup.report.html import write_diff_page
 from trueup.report.json_file import PairReport, report_path, write_report
 from trueup.report.json_reader import open_report
@@ -227,7 +228,9 @@ def _with_report(
         with suppress(FileExistsError):
             write_report(path, head, _pair_reports(ending, pairs))
             break
-    return _with_page(ending, reported) if "html" in ending.request.settings.outputs else reported
+    outputs = ending.request.settings.outputs
+    reported = _with_page(ending, reported) if "html" in outputs else reported
+    return _with_table(reported) if "parquet" in outputs else reported
 
 
 def _with_page(ending: Ending, result: DiffResult) -> DiffResult:
@@ -241,6 +244,14 @@ def _with_page(ending: Ending, result: DiffResult) -> DiffResult:
             result, remarks=(*result.remarks, f"the HTML page could not be written: {error}; write it with: {cure}")
         )
     return replace(result, page=str(written))
+
+
+def _with_table(result: DiffResult) -> DiffResult:
+    path = Path(result.report)
+    try:
+        return replace(result, parquet=str(write_parquet(path.with_suffix(".parquet"), result.report)))
+    except StoreError as error:
+        return replace(result, remarks=(*result.remarks, f"the Parquet file could not be written: {error}"))
 
 
 def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> dict[str, Any]:

@@ -54,8 +54,10 @@ def open_nodes(request: CompareRequest, session: Session, application: str, stac
         filters = [text for text in (table.filter, own.filter) if text]
         # Each on lines of its own, because it may end with a comment.
         filter = filters[0] if len(filters) == 1 else " AND ".join(f"(\n{text}\n)" for text in filters)
-        options = Options(table.settings, table.expressions, filter, own.query, own.expressions)
-        opening = Opening(own.table or table.table, options, application, session, request.frames, probed)
+        checked = request.has_checked_queries
+        options = Options(table.settings, table.expressions, filter, own.query, own.expressions, checked)
+        named = own.table or table.table
+        opening = Opening(named, options, application, session, request.frames, request.sources, probed)
         nodes.append(open_node(node, opening))
         stack.callback(nodes[-1].close)
     return nodes

@@ -24,11 +24,13 @@ def recheck(run: CompareRun, found: DataFrame, seen: float) -> None:
     """Compare the suspects again, in the configured number of rounds; `seen` is the time of the first comparison."""
     settings, state = run.request.settings, run.state
     with ExitStack() as stack:
+        in_flight = _in_flight(run)
         for number in range(1, settings.recheck + 1):
             if not state.suspects.count or state.stopped:
-                return
+                break
             run.progress.stage(f"re-check {number}/{settings.recheck}", state.suspects.count)
             wait_since(seen, settings.recheck_wait, run.wait)
+            in_flight = _in_flight(run)
             keys = found.selectExpr("explode(keys) AS k").distinct()
             found = stack.enter_context(compared_keys(run, keys))
             before = state.take_suspects(new_spool(run.request))
@@ -37,6 +39,29 @@ def recheck(run: CompareRun, found: DataFrame, seen: float) -> None:
             finally:
                 before.close()
             seen = time.monotonic()
+        _leave_out(run, in_flight | _in_flight(run))
+
+
+def _in_flight(run: CompareRun) -> set[KeyValues]:
+    """Return the keys of differences whose rows are on their way now."""
+    if run.in_flight is None or not run.state.suspects.count:
+        return set()
+    return set(run.in_flight([difference.key for difference in run.state.suspects]))
+
+
+def _leave_out(run: CompareRun, in_flight: set[KeyValues]) -> None:
+    """Count differences whose rows were on their way before or after the last look as in flight."""
+    if not in_flight:
+        return
+    before = run.state.take_suspects(new_spool(run.request))
+    try:
+        for known in before:
+            if known.key in in_flight:
+                run.state.in_flight.update(settled_pairs(known, None))
+            else:
+                run.state.keep([known])
+    finally:
+        before.close()
 
 
 def _settle(run: CompareRun, before: Spool, found: DataFrame) -> None:

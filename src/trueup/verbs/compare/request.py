@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,12 +11,15 @@ from trueup.engine.progress import Progress
 from trueup.nodes.base import ComparedNode, Plan
 from trueup.nodes.mapping import CompareMap
 from trueup.rows.classes import type_text
+from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
 from trueup.task.compare.state import State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from trueup.nodes.frame import FrameSource
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,12 @@ class CompareRequest:
     table: TableRequest
     frames: Mapping[str, DataFrame] = field(default_factory=dict)
     map: CompareMap = field(default_factory=CompareMap)
+    # Sources of frames, by the name of their node, which has the address frame:.
+    sources: Mapping[str, FrameSource] = field(default_factory=dict)
+    # Whether the queries of the mapping are of trueup itself, and were checked.
+    has_checked_queries: bool = False
+    # Returns those of the keys whose rows are on their way: they are in flight.
+    in_flight: Callable[[Collection[KeyValues]], Collection[KeyValues]] | None = None
 
 
 @dataclass
@@ -79,6 +88,7 @@ class CompareRun:
     shown_table: tuple[str, str] = ("", "")
     # Whether all nodes are read at one moment each.
     is_held: bool = True
+    in_flight: Callable[[Collection[KeyValues]], Collection[KeyValues]] | None = None
 
     @property
     def engine(self) -> RanOnSpark:

@@ -68,7 +68,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         stack.callback(lambda: state.suspects.close())
         schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
         run = CompareRun(table, nodes, plan, state, session, task.progress, steering.sleep, (schema, name))
-        run.is_held = all(moment.held for moment in moments)
+        run.is_held, run.in_flight = all(moment.held for moment in moments), request.in_flight
 
         task.progress.stage("hashing", len(nodes))
         differing = differing_blocks(all_digests(nodes, plan), plan, state)

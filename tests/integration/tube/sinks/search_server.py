@@ -105,6 +105,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.partition("?")[0].strip("/").split("/")
         if path[-1] == "_bulk":
             return bulk(body)
+        if path[-1] == "_mget":
+            wanted = json.loads(body)["docs"]
+            rows = [INDEXES.get(one["_index"], {}).get(one["_id"]) for one in wanted]
+            return 200, {"docs": [{"found": True, "_source": json.loads(row["_text"])} if row else {} for row in rows]}
         if path[-1] == "_search":
             return search(path[-2], json.loads(body))
         if path[-1] == "_settings":

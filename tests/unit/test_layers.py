@@ -50,7 +50,6 @@ VERB_TO_VERB = {
     ("switchover", "validate"): "`--proof validated` asks a validation for its position",
     ("sync_ddl", "sync"): "tables are added to a started sync, and removed from it",
     ("difflog_ends", "difflog"): "a join writes the chunk sets of a version log, and a proof reads its state",
-    ("tube_proof", "compare"): "`tube prove` compares the tables of a sink",
     ("doctor", "switchover"): "`doctor --switchover` runs the checks of a switchover",
 }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trueup.api.parameters import configuration
 from trueup.capture.triggers import backfill, install, pods, tubes
@@ -21,15 +21,24 @@ from trueup.config.model import Config, Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Progress, Silent
 from trueup.errors import ConfigError
+from trueup.nodes.mapping import CompareMap
+from trueup.report.model import DiffResult
+from trueup.rows.keys import KeyValues
+from trueup.rows.request import TableRequest
 from trueup.sinks import open_sink
 from trueup.sinks.base import Sink
 from trueup.store import TaskStore
+from trueup.verbs.compare import run as compare_run
+from trueup.verbs.compare.request import CompareRequest
 from trueup.verbs.tube import letters
 from trueup.verbs.tube.letters import Letter
 from trueup.verbs.tube.model import Job, RunOptions, Summary
 from trueup.verbs.tube.restart import run_as_task
 from trueup.verbs.tube_proof import run as tube_proof
 from trueup.verbs.tube_proof.model import TubeProof
+
+if TYPE_CHECKING:
+    from trueup.nodes.frame import FrameSource
 
 
 class Tube:
@@ -328,14 +337,23 @@ class Tube:
         given = {name: value for name, value in given.items() if value is not None}
         try:
             with TaskStore(task_db, configured=config.tasks.task_db) as store:
+
+                def compare(
+                    table: TableRequest,
+                    mapping: CompareMap,
+                    sources: Mapping[str, FrameSource],
+                    in_flight: Callable[[Collection[KeyValues]], Collection[KeyValues]],
+                ) -> DiffResult:
+                    request = CompareRequest(table, {}, mapping, sources, has_checked_queries=True, in_flight=in_flight)
+                    return compare_run.run(request, store=store, progress=progress)
+
                 return tube_proof.prove(
                     self.session,
                     self.name,
                     opened,
                     settings=replace(config.diff, **given).validated(),
                     spark=spark or config.spark,
-                    store=store,
-                    progress=progress,
+                    compare=compare,
                     dead_letters=len(self.dead_letters()),
                 )
         finally:

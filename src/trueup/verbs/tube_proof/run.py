@@ -8,14 +8,12 @@ from trueup.capture.triggers import tubes
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.shape import Shape, Shapes, tables_of
 from trueup.config.settings import DiffSettings, SparkSettings
-from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.sinks.base import DocumentSink, Sink, TableSink
-from trueup.store import TaskStore
 from trueup.verbs.tube_proof.documents import DocumentProof
 from trueup.verbs.tube_proof.flight import Flight
 from trueup.verbs.tube_proof.model import TableProof, TubeProof
-from trueup.verbs.tube_proof.tables import Comparing, prove_table
+from trueup.verbs.tube_proof.tables import Compare, Comparing, prove_table
 
 
 def prove(
@@ -25,8 +23,7 @@ def prove(
     *,
     settings: DiffSettings,
     spark: SparkSettings,
-    store: TaskStore,
-    progress: Progress | None,
+    compare: Compare,
     dead_letters: int,
 ) -> TubeProof:
     """Compare all attached tables of a tube with the sink; nothing is written."""
@@ -41,7 +38,7 @@ def prove(
         message = f"the documents of the sink {type(sink).__name__} cannot be read back"
         raise ConfigError(message, cure="a sink needs the methods know and differing, see trueup.sinks.base")
     shards = {table.source: table.shard or 0 for table in info.tables}
-    comparing = Comparing(session.reading_node(), _settings(settings), spark, store, progress)
+    comparing = Comparing(session.reading_node(), _settings(settings), spark, compare)
     proofs = []
     for shape in shapes:
         try:

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from psycopg import sql
 
 from trueup.capture.triggers.shape import Shape
 from trueup.config.model import Node
 from trueup.config.settings import DiffSettings, SparkSettings
-from trueup.engine.progress import Progress
 from trueup.nodes.mapping import CompareMap, NodeMap
 from trueup.report.frames import batches
 from trueup.report.model import DiffResult
+from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.sinks.base import StoredTable
 from trueup.sinks.columns import SHARD
-from trueup.store import TaskStore
-from trueup.verbs.compare.request import CompareRequest
-from trueup.verbs.compare.run import run
 from trueup.verbs.tube_proof.flight import Flight
 from trueup.verbs.tube_proof.model import TableProof
 from trueup.verbs.tube_proof.parquet_state import ParquetState
 
+if TYPE_CHECKING:
+    from trueup.nodes.frame import FrameSource
+
 _EXAMPLES = 10
+
+
+class Compare(Protocol):
+    """Compares a table, as `trueup diff` across kinds of nodes does."""
+
+    def __call__(
+        self,
+        table: TableRequest,
+        mapping: CompareMap,
+        sources: Mapping[str, FrameSource],
+        in_flight: Callable[[Collection[KeyValues]], Collection[KeyValues]],
+    ) -> DiffResult:
+        """Return the result; the queries of the mapping are checked already, keys in flight are no differences."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +49,7 @@ class Comparing:
     node: Node
     settings: DiffSettings
     spark: SparkSettings
-    store: TaskStore
-    progress: Progress | None
+    compare: Compare
 
 
 def prove_table(shape: Shape, stored: StoredTable, flight: Flight, comparing: Comparing) -> TableProof:
@@ -62,8 +76,7 @@ def prove_table(shape: Shape, stored: StoredTable, flight: Flight, comparing: Co
             "sink": NodeMap(table=stored.table, columns=names),
         }
     )
-    compared = CompareRequest(request, map=mapping, sources=sources, has_checked_queries=True, in_flight=flight.keys)
-    return _proof(shape, run(compared, store=comparing.store, progress=comparing.progress), flight)
+    return _proof(shape, comparing.compare(request, mapping, sources, flight.keys), flight)
 
 
 def source_query(shape: Shape, stored: StoredTable) -> str:

@@ -32,7 +32,7 @@ def run(*, rows: int, say: Callable[[str], None], progress: Progress) -> DiffRes
         lake = Path(folder) / "orders"
         _copy(database, statements["copy"], lake)
         say(f"{rows:,} rows of {TABLE}, and a copy of them as a Delta table")
-        database.execute(statements["drift"].replace("%%", "%").replace("%(rows)s", str(int(rows))))
+        database.execute(statements["drift"].replace("%(rows)s", str(int(rows))))
         nodes = {"pg": server.uri(), "lake": f"delta:{lake}"}
         say(explain(TABLE, nodes=nodes).as_text())
         return diff(TABLE, nodes=nodes, recheck=0, report_dir=str(Path.cwd()), progress=progress)

@@ -231,6 +231,6 @@ def test_blocks(
 
 def test_differences_as_a_parquet_file(pg: Database, tmp_path: Path) -> None:
     lake = written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["x", None])
-    result = diff(pg, lake, columns=["t"], output=["json", "parquet"], report_dir=str(tmp_path / "r"))
+    result = diff(pg, lake, columns=["t"], output=["json", "parquet"], report_dir=str(tmp_path))
     assert result.parquet == result.report.replace(".json", ".parquet")
     assert pq.read_table(result.parquet).to_pylist() == result.to_arrow().to_pylist() != []

@@ -20,6 +20,10 @@ _LOCAL_CONF = {
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
 }
 
+# Generated code that the JVM does not compile is slow. It compiles no function larger than the limit: without
+# whole-stage code, an expression is compiled in parts. And code that Spark has dropped from its cache of 100 classes,
+# fewer than one run has, is generated and compiled again.
+_COMPILED = {"spark.sql.codegen.hugeMethodLimit": "8000", "spark.sql.codegen.cache.maxEntries": "2000"}
 
 # Settings that results depend on, also in a session that has others: numbers that overflow are errors, days are those
 # of UTC, no file is skipped, and times are written as microseconds (others read Spark's default only up to 2262).
@@ -52,7 +56,7 @@ def spark_session(
     if existing is not None:
         yield _exact(_copy(existing))
         return
-    conf = {**(_LOCAL_CONF if is_local else {}), **settings.conf}
+    conf = {**_COMPILED, **(_LOCAL_CONF if is_local else {}), **settings.conf}
     session = start_session(
         slots=settings.slots or os.cpu_count() or 2,
         master=settings.master,

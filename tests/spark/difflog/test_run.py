@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -324,11 +325,27 @@ def test_a_run_shuffles_its_inputs_once_needs_few_queries_and_runs_no_python(
     # The files of the state, the frame and its counts, old states, signed logs, states of the steps, wide log, and the
     # new states.
     assert queries.executionsCount() - before <= 8
+    # Each state is written once, and is in the outputs of all steps after which it is valid.
+    for step, source, changed, every in (
+        (1, "visit", {1: 2, 3: 1}, {1: 2, 2: 1, 3: 1}),
+        (2, "conv", {1: 3, 2: 2}, {1: 3, 2: 2, 3: 1}),
+        (3, "cost", {2: 3}, {1: 3, 2: 3, 3: 1}),
+    ):
+        assert _slow_versions(folder / "processing" / f"visit_{source}" / "visits_patched_new_only") == changed
+        assert _slow_versions(folder / f"diff_log_{step}_{source}" / "visits_patched") == every
     # An output without rows is written without a query.
     late = spark.read.parquet(str(folder / "late" / "cost"))
     assert (late.schema.simpleString(), late.count()) == (
         "struct<id:bigint,F:bigint,newest_version:bigint,reason:string,cost:double>", 0,
     )  # fmt: skip
+
+
+def _slow_versions(folder: Path) -> dict[int, int]:
+    rows = [row for path in folder.glob("*.parquet") for row in pq.ParquetFile(path).read().to_pylist()]
+    assert len({tuple(row) for row in rows}) == 1, "all files have the same columns"
+    found = {row["id"]: row["SlowVersion"] for row in rows}
+    assert len(found) == len(rows)
+    return found
 
 
 def test_concurrent_runs_and_missing_chunks_are_refused(spark: Spark, log: DiffLogConfig, put: Put) -> None:

@@ -4,11 +4,11 @@ Reading order: `run` (the path of a run), `model`, `config` and `checks` (the co
 run), `input_checks`, `value_checks` and `prepare` (the checks before a run is recorded), `merge` (how a new value joins
 an old one), `late` (which updates are applied), `blocks` (the signed rows of an update), `step` (one step on
 DataFrames), `frame` (all steps of a run in one DataFrame), `counts` (which outputs are empty), `widen` (adds the
-dropped columns), `outputs` (the outputs of a run), `together` (writes several with one query), `state` (the state
-table), `layout` (which of its files a run writes), `checksums` (of its files), `manifest` (a run on disk), `abandon`
-(removes an unfinished run), `basis` and `record` (the settings and the id of a log), `result` (the result of a run),
-`clickhouse`, `resume` and `mark` (the target table), `migrate` and `migration_plan` (changed settings), `vacuum` (frees
-disk space).
+dropped columns), `outputs` (the outputs of a run), `together` (writes several with one query), `spans` (the states
+after each step), `state` (the state table), `layout` (which of its files a run writes), `checksums` (of its files),
+`manifest` (a run on disk), `abandon` (removes an unfinished run), `basis` and `record` (the settings and the id of a
+log), `result` (the result of a run), `clickhouse`, `resume` and `mark` (the target table), `migrate` and
+`migration_plan` (changed settings), `vacuum` (frees disk space).
 """
 
 from __future__ import annotations

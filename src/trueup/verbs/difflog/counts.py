@@ -46,7 +46,9 @@ def count_rows(
     for step in steps.values():
         conditions = (col(step.applied), is_unchanged(step), is_late(step))
         values += [f.count(f.when(condition, 1)) for condition in conditions]
-        values += [f.coalesce(f.sum(col(step.rows)), f.lit(0)), f.min(col(step.lowest)), f.max(col(step.highest))]
+        seen = col(step.seen)
+        values += [f.coalesce(f.sum(seen.getField("rows")), f.lit(0))]
+        values += [f.min(seen.getField("lowest")), f.max(seen.getField("highest"))]
     every = [*values, *more.values()]
     found = iter(data.agg(*[value.alias(f"v{number}") for number, value in enumerate(every)]).collect()[0])
     keys, known = next(found), next(found)

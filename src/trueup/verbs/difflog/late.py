@@ -43,13 +43,13 @@ def judge_updates(frame: DataFrame, names: Judgement, options: StepOptions) -> D
     every, cleared = quoted(names.every), quoted(names.cleared)
     in_time = f"({quoted(names.first)} IS NULL OR e.F >= {quoted(names.first)})"
     known = _known(frame, names, options)
-    deletion = "CAST(NULL AS BIGINT)"
-    if options.of_entity and options.deleted:
+    now = frame.withColumn(names.deletion, f.lit(None).cast("long"))
+    if options.deletes:
         newest = f"array_max(transform(filter({every}, e -> e.gone AND {in_time}), e -> e.F))"
         deletion = f"CASE WHEN {known} AND {newest} > coalesce({cleared}, -1) THEN {newest} END"
-    now = frame.withColumn(names.deletion, f.expr(deletion)).withColumn(
-        names.now_cleared, f.expr(f"greatest({cleared}, {quoted(names.deletion)})")
-    )
+        now = frame.withColumn(names.deletion, f.expr(deletion)).withColumn(
+            names.now_cleared, f.expr(f"greatest({cleared}, {quoted(names.deletion)})")
+        )
     alive = f"e.F > coalesce({quoted(names.now_cleared)}, -1)"
     # Only a row of the entity brings it back.
     back = "true" if options.of_entity else f"NOT coalesce({quoted(names.gone)}, false)"
@@ -63,11 +63,13 @@ def judge_updates(frame: DataFrame, names: Judgement, options: StepOptions) -> D
         f" WHEN NOT {alive} THEN CASE WHEN {removed} THEN '{WAS_DELETED}' END"
         f" WHEN NOT {back} THEN '{NOT_BACK}' WHEN NOT {taken} THEN '{OLDER}' END"
     )
-    reasons = f"transform({every}, e -> named_struct('F', e.F, 'reason', {reason}, 'd', e.d))"
+    # Filtered before they are copied: few are late.
+    late = f"filter({every}, e -> ({reason}) IS NOT NULL)"
+    reasons = f"transform({late}, e -> named_struct('F', e.F, 'reason', {reason}, 'd', e.d))"
     return now.select(
         "*",
         f.expr(applied).alias(names.applied),
-        f.expr(f"filter({reasons}, e -> e.reason IS NOT NULL)").alias(names.late),
+        f.expr(reasons).alias(names.late),
     )
 
 

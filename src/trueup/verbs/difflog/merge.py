@@ -143,19 +143,29 @@ def collected(name: str) -> Column:
 
 def folded_sql(array: str, types: Mapping[str, str], options: StepOptions) -> str:
     """Return Spark SQL that merges the elements of an array of updates: a struct of these columns and their `since`."""
-    fields, merged = [f"'{NOTHING}', true"], [f"'{NOTHING}', true"]
+    merged = [f"'{NOTHING}', true"]
     for name, kind in types.items():
-        value = _update_value(name, list(types), options, prefix="e.d.")
-        fields.append(f"{text(name)}, {value}")
         merged.append(f"{text(name)}, {plus_sql(name, kind, options, versioned=True)}")
         if replaces(name, options):
-            fields.append(f"{text(since(name))}, CASE WHEN {value} IS NOT NULL THEN e.F END")
             merged.append(f"{text(since(name))}, {plus_since_sql(name)}")
-    plain = f"transform({array}, e -> named_struct({', '.join(fields)}))"
+    plain = f"transform({array}, e -> {_values_sql('e', types, options)})"
     fold = (
         f"aggregate(slice({plain}, 2, size({array})), get({plain}, 0), (old, new) -> named_struct({', '.join(merged)}))"
     )
-    return f"CASE size({array}) WHEN 0 THEN NULL WHEN 1 THEN get({plain}, 0) ELSE {fold} END"
+    # Most keys have one update, which needs no array.
+    one = _values_sql(f"get({array}, 0)", types, options)
+    return f"CASE size({array}) WHEN 0 THEN NULL WHEN 1 THEN {one} ELSE {fold} END"
+
+
+def _values_sql(update: str, types: Mapping[str, str], options: StepOptions) -> str:
+    """Return Spark SQL for the values of an update, and their `since`, as a struct."""
+    fields = [f"'{NOTHING}', true"]
+    for name in types:
+        value = _update_value(name, list(types), options, prefix=f"{update}.d.")
+        fields.append(f"{text(name)}, {value}")
+        if replaces(name, options):
+            fields.append(f"{text(since(name))}, CASE WHEN {value} IS NOT NULL THEN {update}.F END")
+    return f"named_struct({', '.join(fields)})"
 
 
 def merge_updates(updates: DataFrame, columns: Sequence[str], options: StepOptions) -> DataFrame:

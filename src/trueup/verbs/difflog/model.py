@@ -55,6 +55,11 @@ class StepOptions:
     # The column with the age of a state, if states expire: only a row of the entity with a value in it creates a state.
     age: str = ""
 
+    @property
+    def deletes(self) -> bool:
+        """Whether an update can delete the entity."""
+        return self.of_entity and bool(self.deleted)
+
     def rule(self, column: str) -> Rule:
         """Return the rule of a column; the default is `replace`."""
         return self.rules.get(column, Rule())

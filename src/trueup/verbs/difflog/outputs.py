@@ -21,8 +21,9 @@ from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.mark import set_mark
 from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
+from trueup.verbs.difflog.spans import StateOutputs, write_states
 from trueup.verbs.difflog.state import DataFile, StateTable
-from trueup.verbs.difflog.step import diff, late, new_only, states_at, unchanged
+from trueup.verbs.difflog.step import diff, late, states_at
 from trueup.verbs.difflog.together import Output, write_together
 from trueup.verbs.difflog.widen import fast_state, fast_version_of_values, widen
 
@@ -46,21 +47,23 @@ def write_steps(difflog: DiffLogConfig, run: Run, frame: RunFrame, progress: Pro
     """Write the steps: of each the signed log, the changed states, all states, and the late rows."""
     names = {source: f"diff_log_{number}_{source}" for number, source in enumerate(frame.steps, 1)}
     waiting = [source for source, name in names.items() if not run.has(name)]
-    write_together(run, [one for source in waiting for one in _outputs_of_step(difflog, frame, source, names[source])])
+    write_together(run, [one for source in waiting for one in _outputs_of_step(difflog, frame, source)])
+    places = {source: _place(difflog, source) for source in waiting}
+    states = {
+        source: StateOutputs(f"{place}/visits_patched_new_only", f"{names[source]}/visits_patched")
+        for source, place in places.items()
+    }
+    write_states(run, frame, states)
     for source, name in names.items():
         if source in waiting:
             _note_step(difflog, run, source, name)
         progress.advance()
 
 
-def _outputs_of_step(difflog: DiffLogConfig, frame: RunFrame, source: str, name: str) -> Iterator[Output]:
+def _outputs_of_step(difflog: DiffLogConfig, frame: RunFrame, source: str) -> Iterator[Output]:
     step, options, counts = frame.steps[source], frame.options[source], frame.counts.steps[source]
-    place = _place(difflog, source)
-    yield Output(f"{place}/visit_log_slow", diff(frame.data, step, options), counts.changed)
-    new = f"{place}/visits_patched_new_only"
-    yield Output(new, new_only(frame.data, step, options), counts.changed)
-    # All states: the files of the changed states are linked, not written twice.
-    yield Output(f"{name}/visits_patched", unchanged(frame.data, step, options), counts.unchanged, linked=new)
+    signed = f"{_place(difflog, source)}/visit_log_slow"
+    yield Output(signed, diff(frame.data, step, options), counts.changed)
     late_rows = late(frame.data, step, options)
     if counts.refused:
         late_rows = late_rows.unionByName(frame.refused[source], allowMissingColumns=True)

@@ -68,10 +68,8 @@ class StepColumns:
     applied: str
     late: str
     newest: str
-    # The number of updates, and their lowest and highest fast version.
-    rows: str
-    lowest: str
-    highest: str
+    # A struct: the number of updates (`rows`), and their `lowest` and `highest` fast version.
+    seen: str
 
 
 def step(previous: DataFrame, updates: DataFrame, options: StepOptions) -> tuple[DataFrame, DataFrame, DataFrame]:
@@ -154,36 +152,40 @@ def advance(
     """
     types = _types(frame, before, columns, number)
     names = Judgement(
-        *(_in(number, ALL), first_fast, before.fast, before.deleted, before.cleared),
-        *(_in(number, name) for name in ("deletion", "cleared", "applied", "late")),
+        *(_in(number, ALL), first_fast, before.fast, before.deleted, before.cleared, _in(number, "deletion")),
+        _in(number, "cleared") if options.deletes else before.cleared,
+        *(_in(number, name) for name in ("applied", "late")),
     )
     merged = _merged(judge_updates(frame, names, options), before, types, columns, options, names, number)
     # A column that the updates do not have keeps its value, unless its rule is an expression or the entity is deleted.
-    clears = options.of_entity and bool(options.deleted)
-    touched = [name for name in types if clears or name in columns or options.rule(name).name == "expr"]
+    touched = [name for name in types if options.deletes or name in columns or options.rule(name).name == "expr"]
     versions = [name for name in types if replaces(name, options)]
+    # Only rows of the entity delete it, or bring it back.
+    deleted = _after(number, DELETED) if options.of_entity else before.deleted
     after = StateColumns(
-        *(_after(number, options.fast_version), _after(number, SLOW), _after(number, DELETED), names.now_cleared),
+        *(_after(number, options.fast_version), _after(number, SLOW), deleted, names.now_cleared),
         {name: _after(number, name) if name in touched else before.columns[name] for name in types},
         {name: _after(number, since(name)) if name in touched else before.since[name] for name in versions},
     )
-    of_updates = [_in(number, name) for name in ("is applied", "newest", "rows", "lowest", "highest")]
-    taken = StepColumns(before, after, of_updates[0], names.late, *of_updates[1:])
+    taken = StepColumns(before, after, *(_in(number, name) for name in ("is applied", "late", "newest", "seen")))
     kept = [name for name in frame.columns if name != names.every]
     # Only the values of the fast supplier are taken from the newest update.
-    kept += [names.now_cleared, taken.applied, taken.late, *([taken.newest] if options.of_entity else [])]
+    kept += [taken.applied, taken.late, *([taken.newest] if options.of_entity else [])]
+    kept += [names.now_cleared] if options.deletes else []
     slow, newest = col(before.slow), col(taken.newest).getField("F")
     every = quoted(names.every)
     has_updates, is_gone = col(_in(number, "has updates")), col(names.deletion).isNotNull()
     was_deleted = f.coalesce(col(before.deleted), f.lit(False))
+    deleted_now = f.when(has_updates, f.lit(False)).otherwise(is_gone | was_deleted)
+    newest_fast = f"get({every}, size({every}) - 1).F"
+    seen = f"named_struct('rows', size({every}), 'lowest', get({every}, 0).F, 'highest', {newest_fast})"
+    seen = f"CASE WHEN size({every}) > 0 THEN {seen} END"
     stepped = merged.select(
         *cols(kept),
         f.greatest(col(before.fast), newest).alias(after.fast),
         f.when(col(taken.applied), 1 + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
-        f.when(has_updates, f.lit(False)).otherwise(is_gone | was_deleted).alias(after.deleted),
-        f.expr(f"coalesce(size({every}), 0)").alias(taken.rows),
-        f.expr(f"get({every}, 0).F").alias(taken.lowest),
-        f.expr(f"get({every}, size({every}) - 1).F").alias(taken.highest),
+        *([deleted_now.alias(after.deleted)] if options.of_entity else []),
+        f.expr(seen).alias(taken.seen),
         *_values(taken, types, touched, columns, options, has_updates, is_gone),
     )
     return stepped, taken
@@ -306,14 +308,14 @@ def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequen
     )
 
 
-def new_only(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
-    """Return the states that a step changed."""
-    return states_at(frame.where(col(step.applied)), step.after, options)
+def new_only(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
+    """Return the states that a step changed; `more` are further columns."""
+    return states_at(frame.where(col(step.applied)), step.after, options, more)
 
 
-def unchanged(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
-    """Return the states that a step did not change."""
-    return states_at(frame.where(is_unchanged(step)), step.after, options)
+def unchanged(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
+    """Return the states that a step did not change; `more` are further columns."""
+    return states_at(frame.where(is_unchanged(step)), step.after, options, more)
 
 
 def is_unchanged(step: StepColumns) -> Column:

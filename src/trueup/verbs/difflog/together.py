@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from trueup.engine.bulk_session import changed_settings
@@ -20,22 +20,18 @@ from trueup.engine.parquet_files import write_empty
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.merge import cols
 
-_NUMBER = "__trueup_output"
-# Spark would sort the rows of each task by output, though a task has rows of one output only.
+NUMBER = "__trueup_output"
+# Spark would sort the rows of each task by output, though a task has rows of few outputs only.
 _UNSORTED = {"spark.sql.optimizer.plannedWrite.enabled": "false", "spark.sql.maxConcurrentOutputFileWriters": "100"}
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output: its name, its rows, and their number; if it is 0, they are not computed.
-
-    `linked` is an output whose files are also part of this one.
-    """
+    """An output: its name, its rows, and their number; if it is 0, they are not computed."""
 
     name: str
     data: DataFrame
     rows: int
-    linked: str = ""
 
 
 def write_together(run: Run, outputs: Sequence[Output]) -> None:
@@ -47,34 +43,41 @@ def write_together(run: Run, outputs: Sequence[Output]) -> None:
         if one.rows:
             groups.setdefault(one.data.schema.json(), []).append(number)
     for numbers in groups.values():
-        _write_group(staging, {number: outputs[number].data for number in numbers})
+        write_group(staging, {number: outputs[number].data for number in numbers})
     for number, one in enumerate(outputs):
         with run.output(one.name) as folder:
-            _place(one, staging / f"{_NUMBER}={number}", folder)
-            for file in run.path(one.linked).glob("*.parquet") if one.linked else ():
-                _link(file, folder / f"new-{file.name}")
+            _place(one, staging / f"{NUMBER}={number}", folder)
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write_group(staging: Path, frames: dict[int, DataFrame]) -> None:
-    """Write outputs of one schema into the folders of their numbers."""
-    names = [_NUMBER, *next(iter(frames.values())).columns]
-    parts = [frame.select(f.lit(number).alias(_NUMBER), *cols(names[1:])) for number, frame in frames.items()]
+def write_group(staging: Path, frames: Mapping[int, DataFrame]) -> None:
+    """Write rows of one schema into the folders of their numbers; a column NUMBER is added to the number."""
+    names = [name for name in next(iter(frames.values())).columns if name != NUMBER]
+    parts = [frame.select(_number(frame, number), *cols(names)) for number, frame in frames.items()]
     union = reduce(lambda one, other: one.union(other), parts)
     with changed_settings(union.sparkSession, _UNSORTED):
-        union.write.mode("append").partitionBy(_NUMBER).parquet(str(staging))
+        union.write.mode("append").partitionBy(NUMBER).parquet(str(staging))
+
+
+def _number(frame: DataFrame, number: int) -> Column:
+    return (f.col(NUMBER) + number if NUMBER in frame.columns else f.lit(number)).cast("int").alias(NUMBER)
 
 
 def _place(output: Output, written: Path, folder: Path) -> None:
     if written.exists():
         os.rename(written, folder)
         (folder / "_SUCCESS").touch()
-    elif not write_empty(folder, output.data.schema):
-        session = output.data.sparkSession
-        session.createDataFrame([], output.data.schema).coalesce(1).write.parquet(str(folder))
+    else:
+        place_empty(folder, output.data)
 
 
-def _link(file: Path, target: Path) -> None:
+def place_empty(folder: Path, rows: DataFrame) -> None:
+    """Write an output without rows; `rows` has its columns."""
+    if not write_empty(folder, rows.schema):
+        rows.sparkSession.createDataFrame([], rows.schema).coalesce(1).write.parquet(str(folder))
+
+
+def link(file: Path, target: Path) -> None:
     """Hard-link a file, or copy it if the file system does not support links."""
     try:
         os.link(file, target)

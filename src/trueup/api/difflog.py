@@ -28,7 +28,7 @@ from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
-from trueup.verbs.difflog.step import Step, whole_step
+from trueup.verbs.difflog.steps.step import Step, whole_step
 from trueup.verbs.difflog_ends.join_files import JoinResult, check_files, join_files
 from trueup.verbs.difflog_ends.judge import Proof
 from trueup.verbs.difflog_ends.prove import EXAMPLES, prove_clickhouse, prove_log, with_computed

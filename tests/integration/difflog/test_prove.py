@@ -21,7 +21,7 @@ from support.fixtures import Spark
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
-from trueup.verbs.difflog.step import step
+from trueup.verbs.difflog.steps.step import step
 from trueup.verbs.difflog_ends.judge import PROBLEMS, Proof
 from trueup.verbs.difflog_ends.prove import prove_clickhouse, prove_log
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.fixtures import Spark
 from trueup.verbs.difflog.model import Rule, StepOptions
-from trueup.verbs.difflog.step import step, whole_step
+from trueup.verbs.difflog.steps.step import step, whole_step
 
 OPTIONS = StepOptions(key=("k",), fast_version="F", deleted="gone")
 STATE = "k long, F long, SlowVersion long, IsDeleted boolean, s string"

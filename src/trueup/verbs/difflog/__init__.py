@@ -1,9 +1,8 @@
 """The signed version log: joins late side logs to versioned rows, as signed rows that collapse in ClickHouse.
 
 Reading order: `run` (the path of a run), `model`, `config` and `checks` (the configuration), `chunks` (the inputs of a
-run), `input_checks`, `value_checks` and `prepare` (the checks before a run is recorded), `merge` (how a new value joins
-an old one), `late` (which updates are applied), `blocks` (the signed rows of an update), `step` (one step on
-DataFrames), `frame` (all steps of a run in one DataFrame), `counts` (which outputs are empty), `widen` (adds the
+run), `input_checks`, `value_checks` and `prepare` (the checks before a run is recorded), the package `steps` (one step
+on DataFrames), `frame` (all steps of a run in one DataFrame), `counts` (which outputs are empty), `widen` (adds the
 dropped columns), `outputs` (the outputs of a run), `together` (writes several with one query), `spans` (the states
 after each step), `state` (the state table), `layout` (which of its files a run writes), `checksums` (of its files),
 `manifest` (a run on disk), `abandon` (removes an unfinished run), `basis` and `record` (the settings and the id of a

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from trueup.config.files import make_folder, rename_folder
 from trueup.engine.parquet_files import common_schema
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.model import FOLDERS_OF_JOIN, REJOINED, DiffLogConfig
+from trueup.verbs.difflog.steps.merge import col
 
 # The files that a join has read, so that no file is joined twice.
 JOIN_FILE = "join.json"

@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from trueup.verbs.difflog.merge import col
-from trueup.verbs.difflog.step import StateColumns, StepColumns, is_late, is_unchanged
+from trueup.verbs.difflog.steps.merge import col
+from trueup.verbs.difflog.steps.step import StateColumns, StepColumns, is_late, is_unchanged
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,17 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 from trueup.verbs.difflog import chunks, layout
 from trueup.verbs.difflog.counts import Counts
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import col, collected, cols, element, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
 from trueup.verbs.difflog.state import StateTable
-from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, old_states, updated_columns, updates_name
+from trueup.verbs.difflog.steps.merge import col, collected, cols, element, quoted, time_columns
+from trueup.verbs.difflog.steps.step import (
+    StateColumns,
+    StepColumns,
+    advance,
+    old_states,
+    updated_columns,
+    updates_name,
+)
 from trueup.verbs.difflog.widen import Glue, glue, old_values, unpacked
 
 # The old state of a key, and whether a refused row has it, while the inputs are shuffled.

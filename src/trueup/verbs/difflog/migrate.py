@@ -20,11 +20,11 @@ from trueup.verbs.difflog.basis import Basis, Change, changes
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.manifest import Run, Runs, lock_work_folder, now
 from trueup.verbs.difflog.mark import check_target
-from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.migration_plan import MigrationPlan
 from trueup.verbs.difflog.model import EXPIRES, SLOW, DiffLogConfig
 from trueup.verbs.difflog.record import LogRecord, find_record, written_columns
 from trueup.verbs.difflog.state import StateTable
+from trueup.verbs.difflog.steps.merge import col
 from trueup.verbs.difflog.vacuum import vacuum
 
 KIND = "migrate"

@@ -9,9 +9,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.verbs.difflog.basis import Basis
-from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SINCE, SLOW, VERSION
 from trueup.verbs.difflog.record import fast_fields
+from trueup.verbs.difflog.steps.merge import col, cols
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from trueup.verbs.difflog.frame import RunFrame, without_expired
 from trueup.verbs.difflog.layout import Layout, choose_layout
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.mark import set_mark
-from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
 from trueup.verbs.difflog.spans import StateOutputs, write_states
 from trueup.verbs.difflog.state import DataFile, StateTable
-from trueup.verbs.difflog.step import diff, late, states_at
+from trueup.verbs.difflog.steps.merge import col, cols
+from trueup.verbs.difflog.steps.step import diff, late, states_at
 from trueup.verbs.difflog.together import Output, write_together
 from trueup.verbs.difflog.widen import fast_state, fast_version_of_values, widen
 

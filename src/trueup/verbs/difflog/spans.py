@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 
 from trueup.verbs.difflog.frame import RunFrame
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import col
-from trueup.verbs.difflog.step import new_only, unchanged
+from trueup.verbs.difflog.steps.merge import col
+from trueup.verbs.difflog.steps.step import new_only, unchanged
 from trueup.verbs.difflog.together import NUMBER, link, place_empty, write_group
 
 

@@ -26,8 +26,8 @@ from pyspark.sql.types import StructType
 from trueup.config.files import sync_delta_commit, sync_folder, sync_tree
 from trueup.errors import StoreError
 from trueup.verbs.difflog.checksums import altered_files, write_checksums
-from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.steps.merge import cols, quoted
 
 BUCKET = "bucket"
 APPLICATION = "trueup-difflog"

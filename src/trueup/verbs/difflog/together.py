@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from trueup.engine.bulk_session import changed_settings
 from trueup.engine.parquet_files import write_empty
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import cols
+from trueup.verbs.difflog.steps.merge import cols
 
 NUMBER = "__trueup_output"
 # Spark would sort the rows of each task by output, though a task has rows of few outputs only.

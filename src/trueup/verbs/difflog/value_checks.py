@@ -17,8 +17,8 @@ from trueup.errors import CheckFailed
 from trueup.verbs.difflog.counts import Counts, count_rows
 from trueup.verbs.difflog.frame import RunFrame
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import col, cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.steps.merge import col, cols, quoted
 
 # What every version of ClickHouse stores as Date32 and DateTime64(6).
 _FIRST, _END = "1900-01-01", "2300-01-01"

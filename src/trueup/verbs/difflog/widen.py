@@ -13,9 +13,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.merge import col, cols, quoted
 from trueup.verbs.difflog.model import FAST, SLOW, VERSION, DiffLogConfig
-from trueup.verbs.difflog.step import version_of
+from trueup.verbs.difflog.steps.merge import col, cols, quoted
+from trueup.verbs.difflog.steps.step import version_of
 
 # Columns of the frame with these two fast versions.
 _OLD, _NEW = f"{VERSION} of the old state", f"{VERSION} of the visits"

@@ -18,8 +18,8 @@ from pyspark.sql import functions as f
 from trueup.config.wording import suggest
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.chunks import INTEGERS, fits
-from trueup.verbs.difflog.merge import col, cols, merge_updates, plus_sql, quoted
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, SideLog, StepOptions
+from trueup.verbs.difflog.steps.merge import col, cols, merge_updates, plus_sql, quoted
 
 # Additional columns; the configuration rejects names with this prefix.
 KNOWN, NEWEST, IS_DELETED, RANK, MERGE = (

@@ -16,10 +16,10 @@ from trueup.errors import StoreError
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.input_checks import check_chunk_sets, raise_if_any
 from trueup.verbs.difflog.manifest import Runs, lock_work_folder
-from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.record import check_log
 from trueup.verbs.difflog.state import StateTable, state_rows
+from trueup.verbs.difflog.steps.merge import cols, quoted
 from trueup.verbs.difflog.value_checks import input_errors
 from trueup.verbs.difflog_ends.join import Joined, join
 

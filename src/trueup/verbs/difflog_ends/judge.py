@@ -17,8 +17,8 @@ from pyspark.sql.types import DataType
 
 from trueup.report.difflog import PROBLEM_TEXTS
 from trueup.report.model import EXIT_CODES, Verdict
-from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, VERSION, DiffLogConfig
+from trueup.verbs.difflog.steps.merge import col, cols
 from trueup.verbs.difflog_ends.recompute import COMPUTED
 
 # The columns with the versions left after collapsing, and with the columns in which rows of one version differ; names

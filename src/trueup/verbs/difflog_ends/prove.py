@@ -24,8 +24,8 @@ from trueup.db.clickhouse import identifier, literal, names
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
-from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, DiffLogConfig
+from trueup.verbs.difflog.steps.merge import col, cols
 from trueup.verbs.difflog_ends.judge import STANDING, UNEQUAL, Judged, Proof, comparable, compared_state, state_columns
 from trueup.verbs.difflog_ends.recompute import Recomputed
 

@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 from trueup.engine.parquet_files import common_schema
 from trueup.verbs.difflog import chunks, input_checks
 from trueup.verbs.difflog.manifest import Run, Runs
-from trueup.verbs.difflog.merge import NOTHING, col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, DiffLogConfig, SideLog
+from trueup.verbs.difflog.steps.merge import NOTHING, col, cols
 from trueup.verbs.difflog_ends import key_state
 from trueup.verbs.difflog_ends.key_state import KeyRules, comparison
 

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from trueup.verbs.difflog.merge import quoted
 from trueup.verbs.difflog.model import LATE_DELETION, NOT_BACK, OLDER, UNKNOWN, WAS_DELETED, StepOptions
+from trueup.verbs.difflog.steps.merge import quoted
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.blocks import blocks, of_block
-from trueup.verbs.difflog.late import Judgement, judge_updates
-from trueup.verbs.difflog.merge import (
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SINCE, SLOW, VERSION, StepOptions
+from trueup.verbs.difflog.steps.blocks import blocks, of_block
+from trueup.verbs.difflog.steps.late import Judgement, judge_updates
+from trueup.verbs.difflog.steps.merge import (
     ALL,
     NOTHING,
     col,
@@ -31,7 +32,6 @@ from trueup.verbs.difflog.merge import (
     since,
     time_columns,
 )
-from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SINCE, SLOW, VERSION, StepOptions
 
 
 class Step(NamedTuple):

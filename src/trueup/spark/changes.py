@@ -144,8 +144,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = lsn_number(start["position"])
         with self._slot() as slot:
             server = self._same_server(start, server_position(slot.connection))
-        self.commit(start)
-        end = self._last if self._last is not None else self._end()
+            self._release(slot, start)
+            end = self._last if self._last is not None else self._end(slot)
         if isinstance(limit, ReadMaxBytes):
             end = min(end, first + limit.max_bytes)
         return _offset(max(first, end), server)
@@ -167,11 +167,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only what exists now."""
-        self._last = self._end()
-
-    def _end(self) -> int:
         with self._slot() as slot:
-            end = flushed_position(slot.connection)
+            self._last = self._end(slot)
+
+    def _end(self, slot: SlotReader) -> int:
+        end = flushed_position(slot.connection)
         limit = self._limit.position() if self._limit is not None else None
         return end if limit is None else min(end, limit)
 
@@ -217,9 +217,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the server discard what was committed before `end`."""
         if self._options.advance:
             with self._slot() as slot:
-                position = lsn_number(end["position"])
-                if position > slot.state().confirmed:
-                    slot.advance(position)
+                self._release(slot, end)
+
+    def _release(self, slot: SlotReader, end: Mapping[str, Any]) -> None:
+        position = lsn_number(end["position"])
+        if self._options.advance and position > slot.state().confirmed:
+            slot.advance(position)
 
     @contextmanager
     def _slot(self) -> Iterator[SlotReader]:

@@ -21,7 +21,7 @@ from trueup.rows.keys import KeyValues
 from trueup.verbs.validate.plan import Pair, is_float
 
 Kind = Literal["missing", "extra", "changed"]
-_RETRIES = 2
+RETRIES = 2
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Judged:
 def judge(task: Check, room: Room) -> Iterator[Judged]:
     """Compare the keys of one task."""
     with (
-        borrow(task.target, None, application=task.application, retries=_RETRIES) as target,
-        borrow(task.source, None, application=task.application, retries=_RETRIES) as source,
+        borrow(task.target, None, application=task.application, retries=RETRIES) as target,
+        borrow(task.source, None, application=task.application, retries=RETRIES) as source,
     ):
         suspects = _differing(task, target, source)
         failed = tuple(_compared(task, suspects, target, source)) if suspects else ()

@@ -26,6 +26,8 @@ _MESSAGES = 140000
 # Decoding starts at the last record of running transactions, which the server writes every 15 s. When more log than
 # this must be decoded again for each read, the server is asked for such a record.
 _REREAD_BYTES = 8 * 1024 * 1024
+# With more log than this behind the slot, the slot is advanced before the next read.
+_RESENT_BYTES = 1024 * 1024
 # After a start, how long reading may pause before the limit of retained log applies.
 _CATCH_UP_SECONDS = 60.0
 
@@ -174,10 +176,16 @@ class LogSource:
         )
 
     def release(self, position: int, *, at_once: bool = False) -> None:
-        """Advance the slot, at most once per second, because it costs the server a read of the log."""
+        """Advance the slot, once per second, because it costs the server a read of the log, or at once.
+
+        The server sends everything behind the slot again for each read, which costs more: then it does not wait.
+        """
+        if self._open and self._mark is not None and position - self._mark > _RESENT_BYTES:
+            self.leave_mark()
         now = time.monotonic()
+        at_once = at_once or now >= self._release_at or position - self._released > _RESENT_BYTES
         position = position if self._mark is None else min(position, self._mark)
-        if self._open and position > self._released and (at_once or now >= self._release_at):
+        if self._open and position > self._released and at_once:
             self._reader.advance(position)
             self._released, self._release_at = position, now + _ADVANCE_SECONDS
 

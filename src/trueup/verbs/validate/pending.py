@@ -150,9 +150,17 @@ def places_json(keys: Sequence[TableKey]) -> str:
     return json.dumps([(source, key_text(key)) for source, key in keys], ensure_ascii=False)
 
 
-def due(meta: Meta, name: str, *, now: datetime, position: int, limit: int) -> list[Entry]:
-    """Return the entries that are due and whose mark is before `position`."""
-    return [_entry(row) for row in meta.rows("due", FILE, name=name, now=now, position=position, limit=limit)]
+def due(
+    meta: Meta, name: str, *, now: datetime, position: int, applied: int, delay: timedelta, limit: int
+) -> list[Entry]:
+    """Return the entries that are due and whose mark is before `position`.
+
+    An entry that has been wrong for `delay` is checked once more when its mark is before `applied`.
+    """
+    rows = meta.rows(
+        "due", FILE, name=name, now=now, position=position, applied=applied, late=now - delay, delay=delay, limit=limit
+    )
+    return [_entry(row) for row in rows]
 
 
 def known(meta: Meta, name: str, keys: Sequence[TableKey]) -> dict[TableKey, Entry]:

@@ -2,7 +2,10 @@
 SELECT source, key, op, first_lsn, last_lsn, xid, committed_at, first_failed_at, suspect_lsn, suspect_at, checks, is_hot,
        samples
   FROM trueup.validation_pending
- WHERE validation = %(name)s AND due_at <= %(now)s AND coalesce(suspect_lsn, 0) <= %(position)s
+ WHERE validation = %(name)s AND due_at <= %(now)s
+   AND (coalesce(suspect_lsn, 0) <= %(position)s
+        -- The first check after the delay, whose mark decides: it need not wait until the changes are read.
+        OR (suspect_lsn <= %(applied)s AND first_failed_at <= %(late)s AND suspect_at - first_failed_at < %(delay)s))
  ORDER BY due_at
  LIMIT %(limit)s
 

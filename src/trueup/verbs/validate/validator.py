@@ -291,9 +291,11 @@ class Validator:
         """Check a page of pending keys again; return whether more may be due."""
         if not self.checker.pending:
             return False
-        sessions, page = self.sessions, self.sessions.settings.page
-        now = datetime.now(timezone.utc)
-        entries = pending.due(sessions.meta, sessions.name, now=now, position=self.positions.decisive, limit=page)
+        sessions, positions, page = self.sessions, self.positions, self.sessions.settings.page
+        entries = pending.due(
+            sessions.meta, sessions.name, now=datetime.now(timezone.utc), position=positions.decisive,
+            applied=positions.available, delay=timedelta(seconds=sessions.settings.row_error_delay), limit=page,
+        )  # fmt: skip
         with sessions.source_errors():
             hidden = invisible(sessions.source, {entry.xid for entry in entries} - {0})
         visible = [entry for entry in entries if entry.xid not in hidden]

@@ -92,7 +92,7 @@ class _Rounds:
             if self._is_log and self._stream is None and (engine := self._spark.now()) is not None:
                 # Changes that were read and not judged are read again by the stream.
                 validator.forget_changes()
-                self._stream = Stream(engine)
+                self._stream = Stream(engine, self._local)
                 self._local.slots = min(self._threads, validator.sessions.settings.max_connections - STREAM_CONNECTIONS)
                 validator.sessions.log("Spark is ready: it reads and judges the changes from now on")
             more = validate_round(validator) if self._stream is None else self._stream.one_round(validator)

@@ -1,9 +1,9 @@
 """Runs a validation as a Spark streaming job: Spark reads the changes, and merges and judges them in its tasks.
 
-Spark calls a function with each batch, on a thread of its own. This thread hands the batch to the driver and waits: so
-one thread of the driver does everything that concerns the meta database, one after the other. The driver also checks
-pending rows again, because they are few. The meta database is the only checkpoint; the checkpoint folder that Spark
-requires is temporary.
+Spark calls a function with each batch, on a thread of its own. This thread hands the batch to the driver, fetches the
+results of the tasks, and waits until the driver has stored them: so one thread of the driver does everything that
+concerns the meta database, one after the other. The driver checks pending rows again while the tasks run. The meta
+database is the only checkpoint; the checkpoint folder that Spark requires is temporary.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import queue
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from trueup.capture.log.slot import lsn_text
@@ -25,12 +26,12 @@ from trueup.db.connection import address_of
 from trueup.db.reader import close_idle
 from trueup.engine.failures import failed_job
 from trueup.engine.jvm import why_ended
+from trueup.engine.local import LocalEngine
 from trueup.engine.scratch import ScratchFolder
 from trueup.engine.spark import SparkEngine
 from trueup.errors import CheckFailed, EngineError, NodeError, TrueupError
 from trueup.verbs.validate.batch import Batch
 from trueup.verbs.validate.on_spark.tasks import COLUMNS, RESULT, JudgeKeys, Judging, Part
-from trueup.verbs.validate.pending import Touch
 from trueup.verbs.validate.run import POLL_SECONDS, finish_round
 from trueup.verbs.validate.validator import Validator
 
@@ -44,6 +45,8 @@ _MAX_BYTES = 64 * 1024 * 1024
 # Connections to a node besides those of the tasks that judge: two of the driver, and one that asks for the position of
 # the syncer. While the log is read, no task judges.
 STREAM_CONNECTIONS = 3
+# From this number on, the driver checks pending rows with a connection of its own while tasks judge.
+_TO_CHECK_MEANWHILE = 6
 # Partitions that are fetched at the same time, one of them in advance.
 _FETCHED_AT_ONCE = 2
 # Each query starts a Python process, for which Spark waits 10 s. A busy machine may need longer.
@@ -54,34 +57,73 @@ _OF_NODE = re.compile(r"trueup\.[\w.]*?(NodeError|QueryError|SlotLost): ([^\n]*)
 
 
 class _Turn:
-    """A batch that waits for the driver."""
+    """A batch: the thread of Spark fetches its results, the driver stores them."""
 
     def __init__(self, frame: DataFrame) -> None:
         self.frame = frame
+        self._compute: Callable[[], Iterator[Part]] = lambda: iter(())
+        self._has_begun = threading.Event()
+        # At most one part waits, so that the driver never holds those of a whole batch; None: there are no more.
+        self._parts: queue.Queue[Part | Exception | None] = queue.Queue(1)
         self._ended = threading.Event()
-        self._error: BaseException | None = None
+        self._is_over = False
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Let the thread of Spark go on; with an error, the query ends."""
-        self._error = error
+    # ---- the driver
+
+    def begin(self, compute: Callable[[], Iterator[Part]]) -> None:
+        """Let the thread of Spark fetch the results."""
+        self._compute = compute
+        self._has_begun.set()
+
+    def next(self, timeout: float | None = None) -> Part | None:
+        """Return the next part, None behind the last one; raise queue.Empty after `timeout`, or the error of a task."""
+        part = self._parts.get(timeout=timeout)
+        if isinstance(part, Exception):
+            raise part
+        return part
+
+    def end(self, *, is_over: bool = False) -> None:
+        """Let the thread of Spark go on; the query ends if `is_over`."""
+        self._is_over = is_over
         self._ended.set()
+        self._has_begun.set()
 
-    def wait(self) -> None:
-        """Wait until the driver has judged the batch."""
+    # ---- the thread of Spark
+
+    def work(self) -> None:
+        """Fetch the results, and wait until the driver has stored them; raise _Stopped if the query is to end."""
+        self._has_begun.wait()
+        try:
+            for part in self._compute() if not self._ended.is_set() else ():
+                if not self._put(part):
+                    break
+            self._put(None)
+        except Exception as error:
+            self._put(error)
         self._ended.wait()
-        if self._error is not None:
-            raise self._error
+        if self._is_over:
+            raise _Stopped
+
+    def _put(self, part: Part | Exception | None) -> bool:
+        """Hand a part over; return False if the driver takes no more."""
+        while not self._ended.is_set():
+            with suppress(queue.Full):
+                self._parts.put(part, timeout=POLL_SECONDS)
+                return True
+        return False
 
 
 class Stream:
     """The streaming query of a validation."""
 
-    def __init__(self, engine: SparkEngine) -> None:
+    def __init__(self, engine: SparkEngine, local: LocalEngine) -> None:
         self._engine = engine
+        self._local = local
         self._query: StreamingQuery | None = None
         # The tables that the query reads.
         self._tables: object = None
         self._turns: queue.Queue[_Turn] = queue.Queue()
+        self._turn: _Turn | None = None
         self._is_stopping = False
         self._folder = ScratchFolder("trueup-validate-")
         self._number = 0
@@ -144,31 +186,41 @@ class Stream:
         with suppress(Exception):
             self._query.stop()
         self._end_turns()
-        self._query = None
+        self._query = self._turn = None
         self._is_stopping = False
 
     def _end_turns(self) -> None:
+        if self._turn is not None:
+            self._turn.end(is_over=True)
         with suppress(queue.Empty):
             while True:
-                self._turns.get_nowait().end(_Stopped())
+                self._turns.get_nowait().end(is_over=True)
 
     def _judge(self, validator: Validator, turn: _Turn) -> None:
-        """Judge a batch that Spark has read."""
+        """Judge a batch that Spark has read; check pending rows meanwhile."""
+        self._turn = turn
         # Sessions of the driver's threads, which checked pending rows.
         close_idle()
+        settings = validator.sessions.settings
+        most = settings.max_connections
+        # Tasks use up the whole limit of rows per second.
+        has_own = most >= _TO_CHECK_MEANWHILE and not settings.max_rows_per_second
+        partitions = max(1, min(self._engine.slots, most - STREAM_CONNECTIONS - has_own))
+        slots, self._local.slots = self._local.slots, 1
         try:
             with self._engine.watched() as job:
-                judge_frame(validator, turn.frame, partitions=self._partitions(validator), file=job.path)
-        except BaseException as error:
-            turn.end(error)
+                results = judge_frame(validator, turn.frame, partitions=partitions, file=job.path)
+                turn.begin(lambda: _parts(results, partitions))
+                parts = _begun(turn, meanwhile=partial(_check_again, validator) if has_own else None)
+                store_parts(validator, parts)
+        except Exception as error:
             raise known(error, validator) from error
+        finally:
+            self._local.slots = slots
         self._batches += 1
         self._slow_starts = 0
+        self._turn = None
         turn.end()
-
-    def _partitions(self, validator: Validator) -> int:
-        allowed = validator.sessions.settings.max_connections - STREAM_CONNECTIONS
-        return max(1, min(self._engine.slots, allowed))
 
     def _ensure_query(self, validator: Validator) -> None:
         """Start the query, or start it again if a table was stopped; raise the error of one that has ended."""
@@ -216,22 +268,21 @@ class Stream:
 
     def _batch(self, frame: DataFrame) -> None:
         """Hand a batch to the driver and wait for it; Spark calls this on a thread of its own."""
+        # A plan with one shuffle has nothing to adapt, which would be a job more; the session is that of the query.
+        frame.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
         turn = _Turn(frame)
         self._turns.put(turn)
         if self._is_stopping:
             self._end_turns()
-        turn.wait()
+        turn.work()
 
 
 class _Stopped(Exception):
     """The query is stopped: the batch is read again from the checkpoint."""
 
 
-def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int, file: str = "") -> None:
-    """Judge a batch in Spark tasks; commit the results together with the position behind the batch.
-
-    The tasks record in `file` that they work.
-    """
+def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int, file: str = "") -> DataFrame:
+    """Return the results of Spark tasks that judge a batch; the tasks record in `file` that they work."""
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     limit = sessions.settings.max_rows_per_second
     work = JudgeKeys(
@@ -241,14 +292,38 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int, file
             limit / partitions, file,
         )
     )  # fmt: skip
-    results = frame.select(*COLUMNS).repartition(partitions, "table", "key").mapInArrow(work, RESULT)
+    return frame.select(*COLUMNS).repartition(partitions, "table", "key").mapInArrow(work, RESULT)
+
+
+def _begun(turn: _Turn, *, meanwhile: Callable[[], object] | None) -> Iterator[Part]:
+    """Call a function again and again until the first part is there; return all parts."""
+    while True:
+        try:
+            first = turn.next(None if meanwhile is None else POLL_SECONDS)
+        except queue.Empty:
+            assert meanwhile is not None
+            meanwhile()
+        else:
+            return chain(() if first is None else (first,), iter(turn.next, None) if first is not None else ())
+
+
+def _check_again(validator: Validator) -> None:
+    """Check pending rows and errors again, while tasks judge a batch."""
+    validator.positions.locate()
+    validator.check_pending()
+    validator.check_errors()
+
+
+def store_parts(validator: Validator, parts: Iterator[Part]) -> None:
+    """Commit the results of a batch together with the position behind it."""
+    sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     batch = Batch(validator.tables.find_pair, positions.read)
     # The first batch of a query has no rows at all if nothing is new.
     position, rows, expected = positions.read, 0, 0
     try:
-        with _computed(results, partitions) as computed, sessions.meta.transaction():
+        with sessions.meta.transaction():
             # Each part is stored on its own: the keys of a batch may need more memory than the driver has.
-            for part in _parts(computed):
+            for part in parts:
                 if part.start > positions.read:
                     raise _lost(f"changes from {lsn_text(positions.read)} to {lsn_text(part.start)} were not judged")
                 if part.end:
@@ -275,7 +350,7 @@ def _add_counts(batch: Batch, part: Part) -> None:
     for table, counts in part.counts.items():
         batch.counts.setdefault(table, Counter()).update(counts)
     for table, touch in part.truncated.items():
-        batch.truncated[table] = Touch(touch.op, touch.first_lsn, touch.last_lsn, touch.xid, _with_zone(touch.at))
+        batch.truncated[table] = touch
 
 
 @contextmanager
@@ -295,13 +370,14 @@ def _computed(results: DataFrame, partitions: int) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _parts(results: DataFrame) -> Iterator[Part]:
+def _parts(results: DataFrame, partitions: int) -> Iterator[Part]:
     """Yield the results of the tasks, fetched one partition after the other."""
-    for (value,) in results.toLocalIterator(prefetchPartitions=True):
-        part = pickle.loads(value)
-        if isinstance(part, TrueupError):
-            raise part
-        yield part
+    with _computed(results, partitions) as computed:
+        for (value,) in computed.toLocalIterator(prefetchPartitions=True):
+            part = pickle.loads(value)
+            if isinstance(part, TrueupError):
+                raise part
+            yield part
 
 
 def _keys(validator: Validator) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -334,10 +410,6 @@ def _reachable(validator: Validator) -> tuple[Node, Node]:
         for node, session in zip(sessions.nodes, (sessions.source, sessions.target), strict=True)
     )
     return source, target
-
-
-def _with_zone(time: datetime | None) -> datetime | None:
-    return time.astimezone() if time is not None else None
 
 
 def _rounded(rate: float | None) -> int:

@@ -10,21 +10,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from trueup.capture.log.slot import lsn_number
 from trueup.capture.log.visible import wait_until_visible
 from trueup.config.model import Node
-from trueup.db.node import connect
-from trueup.db.reader import close_idle
+from trueup.db.reader import borrow, close_idle
 from trueup.engine.envelope import freeze_imports, packed, unpacked
 from trueup.engine.stalls import beat
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError
 from trueup.verbs.validate.batch import UNCHECKED, Touches, without_hidden
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, collected
-from trueup.verbs.validate.judge import Mismatch, judge, tasks_of
+from trueup.verbs.validate.judge import RETRIES, Mismatch, judge, tasks_of
 from trueup.verbs.validate.pending import TRUNCATE, Entry, TableKey, Touch
 from trueup.verbs.validate.plan import Pair
 
@@ -35,6 +34,7 @@ RESULT = "result binary"
 # The columns of the stream that the tasks get.
 COLUMNS = ("table", "op", "key", "position", "xid", "committed_at")
 _KEYED = ("insert", "update", "delete")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Part:
@@ -99,16 +99,16 @@ class JudgeKeys:
 def _judged(judging: Judging, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
     merged = _Merged(judging.pairs, judging.start)
     for batch in batches:
-        for change in zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True):
+        *columns, times = batch.columns
+        # Lists of numbers are made 50 times faster than lists of times, and a transaction has one time.
+        for change in zip(*(column.to_pylist() for column in (*columns, times.cast("int64"))), strict=True):
             merged.add(*change)
     touches, part = merged.touches, merged.part
     xids = {touch.xid for keys in touches.values() for touch in keys.values()}
     if xids:
-        connection = connect(judging.nodes[0], application=judging.application)
-        try:
-            hidden = wait_until_visible(connection, xids)
-        finally:
-            connection.close()
+        # The session is used again to read rows.
+        with borrow(judging.nodes[0], None, application=judging.application, retries=RETRIES) as source:
+            hidden = wait_until_visible(source.session(), xids)
         touches, part.unseen = without_hidden(touches, hidden)
     yield part
     free_at = time.monotonic()
@@ -138,8 +138,9 @@ class _Merged:
         self.touches: Touches = {}
         self.part = Part()
         self._normal = {name: pair.normal() for name, pair in pairs.items()}
+        self._last = 0, _EPOCH
 
-    def add(self, table: str, op: str, key: list[Any], position: int, xid: int, moment: datetime | None) -> None:
+    def add(self, table: str, op: str, key: list[Any], position: int, xid: int, micros: int) -> None:
         part = self.part
         if op == "position":
             part.start, part.end, part.expected = lsn_number(table), position, xid
@@ -154,6 +155,7 @@ class _Merged:
         counts[op] += 1
         touched = part.truncated if op == TRUNCATE else self.touches.setdefault(table, {})
         place: Any = table if op == TRUNCATE else self._normal[table](tuple(key))
+        moment = self._time(micros)
         before = touched.get(place)
         if before is None:
             touched[place] = Touch(op, position, position, xid, moment)
@@ -161,3 +163,8 @@ class _Merged:
             touched[place] = Touch(op, before.first_lsn, position, xid, moment)
         else:
             touched[place] = Touch(before.op, min(before.first_lsn, position), before.last_lsn, before.xid, before.at)
+
+    def _time(self, micros: int) -> datetime:
+        if micros != self._last[0]:
+            self._last = micros, _EPOCH + timedelta(microseconds=micros)
+        return self._last[1]

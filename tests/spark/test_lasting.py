@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from trueup.verbs.validate.status import status_text
 
 if TYPE_CHECKING:
     from support.fixtures import Databases, Spark
+    from trueup.testing.postgres import Database
 
 PATIENCE = 120.0
 AUTO = SparkSettings(engine="auto", local_seconds=0)
@@ -285,10 +286,11 @@ def test_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _children(process: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
+    """Return the children of a process, and theirs, with this name, or with an argument that begins with it."""
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            if name in (child.name(), *child.cmdline()):
+            if child.name() == name or any(part.startswith(name) for part in child.cmdline()):
                 found.append(child)
         except psutil.NoSuchProcess:
             continue
@@ -303,6 +305,91 @@ def _killed(processes: list[psutil.Process]) -> None:
             continue
 
 
+@contextmanager
+def _job(*arguments: str, log: Path, nodes: Sequence[Database]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command as a user does, on Spark as soon as it is ready; its password is not in its arguments."""
+    command = [sys.executable, "-m", "trueup", *arguments]
+    for number, node in enumerate(nodes, 1):
+        command += ["--node", f"n{number}={node.uri}"]
+    with log.open("wb") as out:
+        job = subprocess.Popen(command, stderr=out, stdout=out, env={**os.environ, "TRUEUP__SPARK__LOCAL_SECONDS": "0"})
+    try:
+        yield job
+    finally:
+        job.kill()
+        job.wait()
+
+
+def test_a_validation_whose_processes_are_killed(databases: Databases, tmp_path: Path) -> None:
+    """Java, then the driver, under load; then another one on Spark, which is stopped in the middle of its work."""
+    nodes = up, down = databases(2)
+    for database in nodes:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    validation = Validation(f"v_{up.name}"[-30:], nodes={"n1": up.uri, "n2": down.uri})
+    validation.create(
+        source="n1", target="n2", tables=("public.t",), syncer="lag:0.3", check_interval=0.2, row_error_delay=0.3
+    )
+    written, is_over = [0], threading.Event()
+
+    def write() -> None:
+        """Insert rows on both nodes; every hundredth one is missing on the target."""
+        while not is_over.wait(0.1):
+            first, last = written[0] + 1, written[0] + 50
+            rows = f"INSERT INTO t SELECT i FROM generate_series({first}, {last}) i"
+            down.execute(f"{rows} WHERE i % 100 > 0")
+            up.execute(rows)
+            written[0] = last
+
+    def runs_on(engine: str) -> bool:
+        return validation.status().engine.get("name") == engine
+
+    def found() -> set[int]:
+        return {int(error.key[0]) for error in validation.errors()}
+
+    def judges(job: subprocess.Popen[bytes], log: Path) -> None:
+        """Wait until rows that are written from now on are errors, under load."""
+        last = written[0]
+        until(lambda: job.poll() is not None or max(found(), default=0) > last)
+        assert job.poll() is None, log.read_text()
+
+    start = ("validate", "start", "--name", validation.name)
+    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    writer = threading.Thread(target=write, daemon=True)
+    with _job(*start, log=first, nodes=nodes) as job:
+        # Rows that were written before are not in the log.
+        until(lambda: job.poll() is not None or validation.status().state == "running")
+        writer.start()
+        until(lambda: job.poll() is not None or runs_on("spark"))
+        judges(job, first)
+        with _job(*start, log=second, nodes=nodes) as refused:
+            assert refused.wait(60) == 2
+        assert "is already running" in second.read_text()
+        # The processes that planned the query are ended.
+        until(lambda: not _children(job, "pyspark.sql.worker."))
+        _killed(_children(job, "java"))
+        failed = "because Spark failed: the Java process of Spark was"
+        until(lambda: job.poll() is not None or failed in first.read_text())
+        judges(job, first)
+        assert runs_on("local")
+    with _job(*start, "--engine", "spark", log=third, nodes=nodes) as job:
+        judges(job, third)
+        assert runs_on("spark")
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 130, third.read_text()
+    assert "Traceback" not in first.read_text() + third.read_text()
+    assert third.read_text().endswith("trueup: stopped by the user\n")
+    is_over.set()
+    writer.join()
+    # What is left is read by threads of this process: nothing is lost, and nothing counts twice.
+    with running(lambda: validation.start(engine="local"), validation.stop) as ended:
+        until(lambda: ended or validation.status().state == "running")
+        assert validation.fence(timeout=PATIENCE).validated
+    assert validation.status().total("inserts") == written[0]
+    errors = [int(error.key[0]) for error in validation.errors(state="all")]
+    assert sorted(errors) == list(range(100, written[0] + 1, 100)), (first.read_text(), third.read_text())
+    validation.delete()
+
+
 def test_processes_that_are_killed(databases: Databases, tmp_path: Path) -> None:
     """Python workers, then Java, of a job that runs on Spark as a user starts it; then Ctrl-C."""
     [source, target] = databases(2)
@@ -312,10 +399,6 @@ def test_processes_that_are_killed(databases: Databases, tmp_path: Path) -> None
         tube.ensure()
         tube.attach("items", shard=0)
         source.execute("INSERT INTO items SELECT g, g FROM generate_series(1, 100) g")
-        command = [sys.executable, "-m", "trueup", "tube", "run", "t", "--to", "n2", "--on", "n1"]
-        command += ["--node", f"n1={source.uri}", "--node", f"n2={target.uri}"]
-        environment = {**os.environ, "TRUEUP__SPARK__LOCAL_SECONDS": "0"}
-
         log = tmp_path / "log"
 
         def change() -> None:
@@ -332,9 +415,7 @@ def test_processes_that_are_killed(databases: Databases, tmp_path: Path) -> None
             change()
             return name() == "spark"
 
-        with log.open("wb") as out:
-            job = subprocess.Popen(command, stderr=out, stdout=out, env=environment)
-        try:
+        with _job("tube", "run", "t", "--to", "n2", "--on", "n1", log=log, nodes=(source, target)) as job:
             until(lambda: target.execute("SELECT to_regclass('items') IS NOT NULL") == [(True,)])
             until(is_on_spark)
             _killed(_children(job, "pyspark.daemon"))
@@ -350,6 +431,3 @@ def test_processes_that_are_killed(databases: Databases, tmp_path: Path) -> None
             until(lambda: job.poll() is not None or "waiting until it writes no more" in log.read_text())
             job.send_signal(signal.SIGINT)
             assert job.wait(60) == 0, log.read_text()
-        finally:
-            job.kill()
-            job.wait()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.background import BackgroundStart
 from trueup.engine.choose import session_of_program, start_spark
 from trueup.engine.memory import check_memory_for_spark
-from trueup.engine.session import Launch
+from trueup.engine.session import LASTING_CONF, Launch
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Work
@@ -87,6 +88,9 @@ class LastingSpark:
 
     def _start_spark(self, launch: Launch) -> SparkEngine:
         settings = self._settings
-        if not (self.is_required or settings.master or settings.remote or self._session is not None):
+        is_here = not (settings.master or settings.remote)
+        if is_here and not (self.is_required or self._session is not None):
             check_memory_for_spark()
+        if is_here:
+            settings = replace(settings, conf={**LASTING_CONF, **settings.conf})
         return start_spark(settings, self._share, self._session, launch)

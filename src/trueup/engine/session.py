@@ -50,6 +50,12 @@ _LOCAL = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
+# For a session that runs for weeks: without limits, Java first uses its whole heap before it collects what it does not
+# need. Spark requires a heap of 450 MB, and uses 100 MB of it.
+LASTING_CONF = {
+    "spark.driver.extraJavaOptions": f"{_LOCAL['spark.driver.extraJavaOptions']} -Xms64m -Xmn48m"
+    " -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40",
+}
 _ALWAYS = {
     "spark.app.name": "trueup",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -282,7 +288,9 @@ def _settings_file(folder: Path, settings: Mapping[str, str], options: str) -> I
     arguments += " " + os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     # Options of the settings come later, and take precedence.
     options = " ".join(filter(None, (options, os.environ.get("SPARK_SUBMIT_OPTS"))))
-    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options):
+    # Spark has 300 threads. With an arena for each few of them, the memory of the C library grows for minutes.
+    arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
+    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options, MALLOC_ARENA_MAX=arenas):
         yield
 
 

@@ -23,8 +23,10 @@ class Positions:
         self.applied = self.flushed = self.read = 0
         # Bytes of log that the slot retains on the source.
         self.retained: int | None = None
-        # Whether the changes were once read up to the position of the syncer.
+        # Whether the changes were once read up to the position that the syncer had at the start. Its later positions
+        # may never be reached: while changes are judged, it applies the next ones.
         self.has_caught_up = False
+        self._goal = 0
         # Tables that a subscription still copies: their changes are not applied in order yet.
         self.copying: set[Name] = set()
         self._copying_at = 0.0
@@ -33,8 +35,12 @@ class Positions:
     def follow(self, syncer: Syncer) -> None:
         """Follow a syncer from now on; the position of another one does not count for it."""
         if (syncer.kind, syncer.oids, syncer.names) != (self.syncer.kind, self.syncer.oids, self.syncer.names):
-            self.applied = 0
+            self.forget()
         self.syncer = syncer
+
+    def forget(self) -> None:
+        """Forget the position of the syncer: after a gap, or for another syncer."""
+        self.applied = self._goal = 0
 
     def locate(self) -> int:
         """Ask source and syncer for their positions; return the position before which changes may be read."""
@@ -43,6 +49,7 @@ class Positions:
             self.flushed = flushed_position(sessions.source)
         with sessions.target_errors():
             self.applied = max(self.applied, self.syncer.position(sessions.source, sessions.target))
+        self._goal = self._goal or self.applied
         now = time.monotonic()
         if self.syncer.kind == "subscription" and now >= self._copying_at:
             self._copying_at = now + _COPYING_SECONDS
@@ -89,7 +96,7 @@ class Positions:
 
     def _has_caught_up(self, read: int) -> bool:
         cutover = self._sessions.settings.cutover
-        last = min(self.applied, lsn_number(cutover)) if cutover else self.applied
+        last = min(self._goal, lsn_number(cutover)) if cutover else self._goal
         return self.has_caught_up or read >= last > 0
 
     def _lag_seconds(self, read: int) -> float:

@@ -162,7 +162,7 @@ class Validator:
         with sessions.meta.transaction():
             sessions.meta.rows("begin_at", name=sessions.name, position=opened.position, gap=gap)
             sessions.meta.rows("rebase", pending.FILE, name=sessions.name, position=opened.position)
-        self.positions.applied = 0
+        self.positions.forget()
 
     def close(self) -> None:
         """Close the sessions with source and target."""

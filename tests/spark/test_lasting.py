@@ -364,8 +364,6 @@ def test_a_validation_whose_processes_are_killed(databases: Databases, tmp_path:
         with _job(*start, log=second, nodes=nodes) as refused:
             assert refused.wait(60) == 2
         assert "is already running" in second.read_text()
-        # The processes that planned the query are ended.
-        until(lambda: not _children(job, "pyspark.sql.worker."))
         _killed(_children(job, "java"))
         failed = "because Spark failed: the Java process of Spark was"
         until(lambda: job.poll() is not None or failed in first.read_text())

@@ -23,8 +23,6 @@ _CONNECT_SECONDS = 5.0
 _END_SECONDS = 5.0
 # A session is stopped within this time, unless its Java process hangs.
 _STOP_SECONDS = 10.0
-# Modules of PySpark that look up, create and plan a data source.
-_PLANNERS = "pyspark.sql.worker."
 
 _log = logging.getLogger(__name__)
 
@@ -99,18 +97,6 @@ def own_gateway(gateway: Gateway) -> None:
 def own_process() -> subprocess.Popen[bytes] | None:
     """Return the Java process that this process started."""
     return _own.process if _own is not None else None
-
-
-def end_planners() -> None:
-    """End the Python processes that planned a query: Spark keeps them, with 300 MB, and starts them again if needed."""
-    own = own_process()
-    if own is None:
-        return
-    with suppress(psutil.Error):
-        for child in psutil.Process(own.pid).children():
-            with suppress(psutil.Error):
-                if any(part.startswith(_PLANNERS) for part in child.cmdline()):
-                    child.terminate()
 
 
 def when_stopped(action: Callable[[], object]) -> None:

@@ -25,7 +25,7 @@ from trueup.config.model import Node
 from trueup.db.connection import address_of
 from trueup.db.reader import close_idle
 from trueup.engine.failures import failed_job
-from trueup.engine.jvm import end_planners, why_ended
+from trueup.engine.jvm import why_ended
 from trueup.engine.local import LocalEngine
 from trueup.engine.scratch import ScratchFolder
 from trueup.engine.spark import SparkEngine
@@ -129,8 +129,6 @@ class Stream:
         self._number = 0
         self._batches = 0
         self._slow_starts = 0
-        # Whether the query has judged a batch.
-        self._has_judged = False
 
     def one_round(self, validator: Validator) -> bool:
         """Run one round: start or check the query, judge a batch, then check pending rows and errors again."""
@@ -219,9 +217,6 @@ class Stream:
             raise known(error, validator) from error
         finally:
             self._local.slots = slots
-        if not self._has_judged:
-            self._has_judged = True
-            end_planners()
         self._batches += 1
         self._slow_starts = 0
         self._turn = None
@@ -261,7 +256,6 @@ class Stream:
         }
         session.dataSource.register(type("ChangesSource", (ChangesSource,), attributes))
         self._number += 1
-        self._has_judged = False
         options = {
             "node": source.name, "slot": stored.slot, "publication": stored.publication,
             "start": lsn_text(validator.positions.read), "advance": "false", "positions": "true",

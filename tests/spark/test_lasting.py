@@ -201,6 +201,7 @@ def test_a_validation(
         else:
             monkeypatch.setattr(SparkEngine, "run", _fails)
         insert(13_001, 13_100, 13_077)
+        until(lambda: ended or "problem" in validation.status().engine)
         assert validation.status().engine["problem"].startswith("the Java process of Spark was killed")
         assert validation.fence().errors == 3
     assert ended == ["stopped by the user"]

@@ -460,7 +460,7 @@ def test_output_can_be_configured(
     monkeypatch.setenv("TRUEUP__DIFF__OUTPUT", "pdf")
     ran = cli("diff", "items", *node_options(drifted))
     assert ran.code == 2
-    assert 'must be "json", "html" or both' in ran.err
+    assert "must be some of json, html, parquet" in ran.err
 
 
 def test_a_page_that_cannot_be_written_does_not_fail_the_diff(

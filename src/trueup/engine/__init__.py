@@ -8,7 +8,7 @@ share), `background` (start Spark meanwhile), `lasting` (Spark for jobs that run
 (its Java process), `scratch` (temporary folders), `failures` (errors of the environment, and defects), `choose`
 (threads or Spark), `progress` (what is shown meanwhile), `memory` (free memory, and the garbage collector during large
 runs), `bulk_session` (a Spark session whose results do not depend on its settings), `parquet_files` (Parquet files and
-their types in Spark).
+their types in Spark), `local_rows` (rows of Spark in this process).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ _CONNECT_SECONDS = 5.0
 _END_SECONDS = 5.0
 # A session is stopped within this time, unless its Java process hangs.
 _STOP_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -182,8 +183,9 @@ def end_own_process() -> subprocess.Popen[bytes] | None:
     if own is None:
         forget_ended()
         return None
-    with suppress(Exception):
-        own.gateway.shutdown()
+    # A thread of Spark that called this process, and waits for its next call, can keep this from ending. Then it ends
+    # with Java.
+    within(_SHUTDOWN_SECONDS, own.gateway.shutdown)
     with suppress(OSError):
         # It ends when its standard input is closed.
         if own.process.stdin is not None:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trueup.engine.local_rows import local_rows
 from trueup.errors import QueryError
 from trueup.nodes.base import (
     EMPTY,
@@ -195,7 +196,7 @@ class SqlNode(ABC):
         """Read the current rows with these keys."""
         key, row = self._encoded(plan)
         selected = f"SELECT {key} AS trueup_k, {row} AS trueup_v"
-        wanted = [bytes(line[0]) for line in keys.select("k").toLocalIterator()]
+        wanted = [bytes(line[0]) for line in local_rows(keys.select("k"))]
 
         def lines() -> Iterator[tuple[Any, ...]]:
             for start in range(0, len(wanted), _KEYS):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from trueup.engine.local_rows import local_rows
 from trueup.rows.align import Difference, unpack
 from trueup.task.compare.model import NOWHERE, Found
 from trueup.verbs.compare.request import CompareRun
@@ -51,7 +52,7 @@ def _computed(found: DataFrame) -> Iterator[DataFrame]:
 
 def differences(found: DataFrame) -> Iterator[tuple[list[Difference], bytes]]:
     """Yield the differences in batches, also packed; one partition at a time is in memory."""
-    for row in found.select("packed").toLocalIterator():
+    for row in local_rows(found.select("packed")):
         packed = bytes(row[0])
         yield unpack(packed), packed
 

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
+from trueup.engine.local_rows import local_rows
 from trueup.report.difflog import PROBLEM_TEXTS
 from trueup.report.model import EXIT_CODES, Verdict
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, VERSION, DiffLogConfig
@@ -157,7 +158,7 @@ class Judged:
 
     def problems(self) -> Iterator[Example]:
         """Yield every key with a problem, in the order of the examples; the driver holds one partition at a time."""
-        return map(self._example, self._wrong().toLocalIterator())
+        return map(self._example, local_rows(self._wrong()))
 
     def _wrong(self) -> DataFrame:
         keys = [f"k{number}" for number in range(len(self._difflog.entity.key))]

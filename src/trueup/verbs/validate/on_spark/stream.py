@@ -27,6 +27,7 @@ from trueup.db.reader import close_idle
 from trueup.engine.failures import failed_job
 from trueup.engine.jvm import why_ended
 from trueup.engine.local import LocalEngine
+from trueup.engine.local_rows import local_rows
 from trueup.engine.scratch import ScratchFolder
 from trueup.engine.spark import SparkEngine
 from trueup.errors import CheckFailed, EngineError, NodeError, TrueupError
@@ -373,7 +374,7 @@ def _computed(results: DataFrame, partitions: int) -> Iterator[DataFrame]:
 def _parts(results: DataFrame, partitions: int) -> Iterator[Part]:
     """Yield the results of the tasks, fetched one partition after the other."""
     with _computed(results, partitions) as computed:
-        for (value,) in computed.toLocalIterator(prefetchPartitions=True):
+        for (value,) in local_rows(computed, prefetch=True):
             part = pickle.loads(value)
             if isinstance(part, TrueupError):
                 raise part

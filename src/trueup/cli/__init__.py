@@ -1,9 +1,9 @@
 """The command line: one file per command, each of them parse, call, print. Only `main` turns errors into exit codes.
 
 Reading order: `main` (the verbs, errors), `every` (log options), `options` (the table of shared options), `output`,
-`environment` (variables of options); the commands `diff`, `repair`, `schema`, `tasks`, `doctor`, `schedule`, `init`,
-`tube`, `tube_run`, `tube_options`, `sync`, `switchover`, `validate`, `validate_options`, `validate_detach`, `difflog`,
-`demo`; `complete` (shells); `reference` and `reference_settings` (docs/reference.md).
+`environment` (variables of options); the commands `diff`, `repair`, `schema`, `tasks`, `history`, `doctor`, `schedule`,
+`init`, `tube`, `tube_run`, `tube_options`, `sync`, `switchover`, `validate`, `validate_options`, `validate_detach`,
+`difflog`, `demo`; `complete` (shells); `reference` and `reference_settings` (docs/reference.md).
 """
 
 from __future__ import annotations

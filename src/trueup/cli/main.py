@@ -29,6 +29,7 @@ _VERBS = {
     "diff": ("trueup.cli.diff", "diff"),
     "difflog": ("trueup.cli.difflog", "difflog"),
     "doctor": ("trueup.cli.doctor", "doctor"),
+    "history": ("trueup.cli.history", "history"),
     "init": ("trueup.cli.init", "init"),
     "repair": ("trueup.cli.repair", "repair"),
     "report": ("trueup.cli.tasks", "report"),

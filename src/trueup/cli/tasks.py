@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import COUNT, SHARED, choice, decorated, option, shared
+from trueup.cli.options import COUNT, SHARED, choice, decorated, flag, option, shared
 from trueup.cli.output import show as print_result
 from trueup.cli.output import show_cut
+from trueup.config.wording import counted
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) ->
         return
     from trueup.report.text import task_table
 
-    with _store(task_db) as store:
+    with open_store(task_db) as store:
         listed = [asdict(task) for task in store.list(limit=limit + 1 if limit else -1)]
     has_more = bool(limit) and len(listed) > limit
     listed = listed[:limit] if limit else listed
@@ -72,7 +73,7 @@ def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -
     """
     from trueup.report.text import task_text
 
-    with _store(own_db or task_db) as store:
+    with open_store(own_db or task_db) as store:
         task = asdict(store.get(task_id))
     print_result(task, task_text(task), as_json=as_json)
 
@@ -113,8 +114,47 @@ def stop(task_db: str | None, task_id: str, own_db: str | None) -> None:
     _request(own_db or task_db, task_id, "stop", "stop")
 
 
+@tasks.command()
+@option("--older-than", "T", "Delete tasks that ended longer ago, such as 90d or 12h.", key="older_than")
+@flag("--with-history", "Delete the history of tables as well, except the last verdict of each table.")
+@flag("--dry-run", "Show what would be deleted; delete nothing.")
+@option("--task-db", "FILE", "Task store. [env: TRUEUP_TASKS_DB]", key="own_db")
+@SHARED["json"]
+@click.pass_obj
+def prune(
+    task_db: str | None, older_than: str | None, with_history: bool, dry_run: bool, own_db: str | None, as_json: bool
+) -> None:
+    """Delete old tasks with their reports; `trueup history` still shows their results.
+
+    \b
+    Examples:
+      trueup tasks prune --older-than 90d
+      trueup tasks prune --older-than 1d --dry-run
+
+    Running tasks, undo files, and files that other tasks wrote are kept.
+    """
+    from datetime import datetime, timedelta, timezone
+
+    from trueup.store import times
+    from trueup.store.prune import prune as delete
+    from trueup.verbs.schedule.times import seconds_of
+
+    try:
+        age = timedelta(seconds=seconds_of(older_than or ""))
+    except (ValueError, OverflowError):
+        cure = "write a number with s, m, h or d: --older-than 90d"
+        message = f"--older-than: '{older_than}' is not an interval" if older_than else "--older-than is missing"
+        raise ConfigError(message, cure=cure) from None
+    with open_store(own_db or task_db) as store:
+        before = times.iso(datetime.now(timezone.utc) - age)
+        pruned = delete(store, before, with_history=with_history, dry_run=dry_run)
+    text = f"{counted(pruned.tasks, 'task')} and {counted(pruned.files, 'file')} of reports"
+    text += f", {counted(pruned.runs, 'run')} of the history" if with_history and not dry_run else ""
+    print_result(asdict(pruned), f"{'would delete' if dry_run else 'deleted'} {text}", as_json=as_json)
+
+
 def _request(task_db: str | None, task_id: str, request: str, verb: str) -> None:
-    with _store(task_db) as store:
+    with open_store(task_db) as store:
         task = store.get(task_id)
         store.ask(task.task_id, request)
     click.echo(f"asked task {task.task_id[:8]} to {verb}")
@@ -138,7 +178,7 @@ def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> N
     if task_id.endswith(".json"):
         _show_diff(Path(task_id), output, to)
         return
-    with _store(task_db) as store:
+    with open_store(task_db) as store:
         task = store.get(task_id)
     if task.task_type in ("TABLE_DIFF", "TABLE_RERUN") and task.diff_file_path:
         _show_diff(Path(task.diff_file_path), output, to)
@@ -203,7 +243,8 @@ def _written(text: str, to: Path | None) -> str:
     return str(to)
 
 
-def _store(task_db: str | None) -> TaskStore:
+def open_store(task_db: str | None) -> TaskStore:
+    """Open the task store: that of the option, of the variable, or of the configuration."""
     from trueup.config.load import load
     from trueup.store import TaskStore
 

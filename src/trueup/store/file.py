@@ -17,7 +17,7 @@ BUSY_SECONDS = 10.0
 # "true" in ASCII, in the file header: distinguishes the task store from databases of other programs.
 APPLICATION_ID = 0x74727565
 # The script at index n upgrades a file from version n to version n + 1. Append only.
-STEPS = ("schema.sql", "steering.sql")
+STEPS = ("schema.sql", "steering.sql", "history.sql")
 VERSION = len(STEPS)
 
 _ELSEWHERE = "set TRUEUP_TASKS_DB to another file"
@@ -168,9 +168,13 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     with transaction(connection):
         # Read again under the lock: another process may have upgraded the file.
+        from trueup.store import history
+
         for step in range(checked_version(connection, path), VERSION):
             for statement in _statements(sql(STEPS[step])):
                 connection.execute(statement)
+            if STEPS[step] == "history.sql":
+                history.fill(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 

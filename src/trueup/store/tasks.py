@@ -18,7 +18,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from trueup.errors import StoreError
-from trueup.store import times
+from trueup.store import history, times
 from trueup.store.file import open_database, sql, tasks_db_path, transaction, translated
 from trueup.store.look import why_task_lost
 from trueup.store.owner import this_process
@@ -156,7 +156,9 @@ class TaskStore:
                 "time_taken": times.seconds_between(row["started_at"], finished_at),
             }
             connection.execute(sql("finish.sql"), end)
-            return _task(self._row(task_id))
+            ended = self._row(task_id)
+            history.record(connection, dict(ended))
+            return _task(ended)
 
     def reopen(self, task_id: str) -> Task:
         """Continue a task that did not complete: it becomes RUNNING in this process, with its old id."""
@@ -218,6 +220,36 @@ class TaskStore:
         with self._reading() as connection:
             return [_task(row) for row in connection.execute(sql("list.sql"), parameters)]
 
+    def states(self) -> list[history.TableState]:
+        """Return the state of every table that was compared, by name."""
+        self._sweep()
+        with self._reading() as connection:
+            return history.states(connection)
+
+    def runs(self, table: str | None = None, *, limit: int = -1) -> list[history.TableRun]:
+        """Return the runs of a table, or of all tables, the newest first; a negative limit returns all."""
+        self._sweep()
+        with self._reading() as connection:
+            return history.runs(connection, table=table, limit=limit)
+
+    def ended_before(self, moment: str) -> Tasks:
+        """Return the tasks that ended before a time, the oldest first."""
+        query = "SELECT * FROM tasks WHERE task_status <> 'RUNNING' AND finished_at < ? ORDER BY finished_at, seq"
+        with self._reading() as connection:
+            return [_task(row) for row in connection.execute(query, (moment,))]
+
+    def delete(self, tasks: Sequence[Task]) -> None:
+        """Delete tasks that have ended. The history of their tables stays."""
+        with self._writing() as connection:
+            rows = [(task.task_id, task.finished_at) for task in tasks]
+            # A task that was resumed since has another end.
+            connection.executemany("DELETE FROM tasks WHERE task_id = ? AND finished_at = ?", rows)
+
+    def forget(self, moment: str) -> int:
+        """Delete the history before a time, except the runs that decide the verdict of a table; return how many."""
+        with self._writing() as connection:
+            return history.forget(connection, moment)
+
     def close(self) -> None:
         """Close the file. Unfinished tasks of this process stay RUNNING until the process ends."""
         with self._lock:
@@ -238,7 +270,9 @@ class TaskStore:
         ends = [end for row in rows if (end := _end_of_lost(row))]
         if ends:
             with self._writing() as connection:
-                connection.executemany(sql("lose.sql"), ends)
+                for end in ends:
+                    if connection.execute(sql("lose.sql"), end).rowcount:
+                        history.record(connection, dict(self._row(str(end["task_id"]))))
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

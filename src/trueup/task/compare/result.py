@@ -295,13 +295,23 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
 
 
 def record(task: OpenTask, ending: Ending, result: DiffResult) -> None:
-    """Set the outcome of the task."""
+    """Set the outcome of the task: the summary of the report, and what the history of the table needs besides."""
     task.finish(
-        summary_fields(ending, result, datetime.now(timezone.utc)),
+        {
+            **summary_fields(ending, result, datetime.now(timezone.utc)),
+            "kinds": {pair: _kinds(counts) for pair, counts in result.pairs.items()},
+            "positions": {
+                position.node: str(at) for position in ending.positions if (at := getattr(position, "log_position", ""))
+            },
+        },
         failed=result.verdict == "INCOMPLETE",
         error="; ".join(result.incomplete),
         report=result.report,
     )
+
+
+def _kinds(counts: PairCounts) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in ("missing", "extra", "changed", "in_flight", "hot")}
 
 
 def _proof(ending: Ending) -> dict[str, Any]:

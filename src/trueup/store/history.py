@@ -1,0 +1,186 @@
+"""The history of tables: one row per table and run, and per table the verdict, the last proof and sums."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trueup.db.names import display_name
+from trueup.db.statements import load
+from trueup.store.values import from_json, to_json
+
+ONE_TABLE = ("TABLE_DIFF", "TABLE_CHECK", "TABLE_RERUN")
+MANY_TABLES = ("TABLES_DIFF", "TABLES_CHECK")
+MATCH, DIFFER, INCOMPLETE = "MATCH", "DIFFER", "INCOMPLETE"
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """The result of one run for one table."""
+
+    task_id: str
+    cluster_name: str
+    nodes: str
+    table_name: str
+    mode: str
+    # Whether all rows and columns were compared.
+    is_whole: bool
+    verdict: str
+    # Of a check: differing blocks. None: not known.
+    differences: int | None
+    # Pair of nodes -> kind -> count; node -> position of its snapshot.
+    kinds: Mapping[str, Mapping[str, int]]
+    positions: Mapping[str, str]
+    rows: int
+    seconds: float
+    started_at: str
+    finished_at: str
+
+    @property
+    def is_proof(self) -> bool:
+        """Whether the run proved that the table is equal on these nodes."""
+        return self.is_whole and self.verdict == MATCH and self.mode != "rerun"
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table on a set of nodes: the run that decides its verdict, and its last proof."""
+
+    run: TableRun
+    # When the last run that proved the table began; None: it was never proven.
+    matched_at: str | None
+    runs: int
+    rows_total: int
+
+
+def record(connection: sqlite3.Connection, task: Mapping[str, Any]) -> None:
+    """Add the tables of a task that has ended, from its row of the table `tasks`, in the open transaction."""
+    for run in _runs(task):
+        _add(connection, run, has_result=bool(from_json(task["task_context"]).get("diff_summary")))
+
+
+def fill(connection: sqlite3.Connection) -> None:
+    """Add the tables of all tasks that have ended, of a store that had no history."""
+    marks = ", ".join("?" * len((*ONE_TABLE, *MANY_TABLES)))
+    query = f"SELECT * FROM tasks WHERE task_type IN ({marks}) AND task_status <> 'RUNNING' ORDER BY finished_at, seq"
+    for row in connection.execute(query, (*ONE_TABLE, *MANY_TABLES)).fetchall():
+        record(connection, dict(row))
+
+
+def states(connection: sqlite3.Connection) -> list[TableState]:
+    """Return all tables, by name."""
+    return [
+        TableState(_run(row), row["matched_at"], row["runs"], row["rows_total"])
+        for row in connection.execute(_sql("states"))
+    ]
+
+
+def runs(
+    connection: sqlite3.Connection,
+    *,
+    table: str | None = None,
+    cluster: str | None = None,
+    nodes: str | None = None,
+    limit: int = -1,
+) -> list[TableRun]:
+    """Return the runs of a table, or of all tables, the newest first; a negative limit returns all."""
+    values = {"table_name": table, "cluster_name": cluster, "nodes": nodes, "limit": limit}
+    return [_run(row) for row in connection.execute(_sql("runs"), values)]
+
+
+def forget(connection: sqlite3.Connection, before: str) -> int:
+    """Delete the runs that ended before a time, except those that decide the verdict of a table; return how many."""
+    return connection.execute(_sql("forget"), {"before": before}).rowcount
+
+
+def _add(connection: sqlite3.Connection, run: TableRun, *, has_result: bool) -> None:
+    where = {"table_name": run.table_name, "cluster_name": run.cluster_name, "nodes": run.nodes}
+    scope = "table_name = :table_name AND cluster_name = :cluster_name AND nodes = :nodes"
+    known = connection.execute(f"SELECT 1 FROM table_states WHERE {scope}", where).fetchone()
+    if not has_result and known is None:
+        # Nothing was ever compared: the name of the table may be wrong.
+        return
+    # A task that is resumed ends a second time.
+    ident = {"task_id": run.task_id, "table_name": run.table_name}
+    same = "FROM table_runs WHERE task_id = :task_id AND table_name = :table_name"
+    before = connection.execute(f"SELECT rows {same}", ident).fetchall()
+    connection.execute(f"DELETE {same}", ident)
+    row = {**vars(run), "kinds": to_json(run.kinds), "positions": to_json(run.positions)}
+    seq = connection.execute(_sql("run"), row).lastrowid
+    state = {
+        **where,
+        "seq": seq,
+        "decides": run.is_whole or run.verdict == DIFFER or bool(before),
+        "matched_at": run.started_at if run.is_proof else None,
+        "rows": max(0, run.rows - sum(int(old[0]) for old in before)),
+    }
+    connection.execute(_sql("state"), state)
+    if before:
+        connection.execute(f"UPDATE table_states SET runs = runs - 1 WHERE {scope}", where)
+
+
+def _runs(task: Mapping[str, Any]) -> Iterator[TableRun]:
+    context = from_json(task["task_context"])
+    if task["task_type"] in ONE_TABLE:
+        yield _one(task, context)
+    elif task["task_type"] in MANY_TABLES:
+        yield from _without_task(task, context)
+
+
+def _one(task: Mapping[str, Any], context: Mapping[str, Any]) -> TableRun:
+    summary: Mapping[str, Any] = context.get("diff_summary") or {}
+    mode = str(summary.get("mode") or context.get("mode") or "diff")
+    counts = summary.get("diff_rows_count") or {}
+    differences = summary.get("mismatched_ranges_count") if mode == "check" else sum(counts.values())
+    limited = any(context.get(name) for name in ("table_filter", "columns", "exclude_columns"))
+    return TableRun(
+        task_id=task["task_id"],
+        cluster_name=task["cluster_name"],
+        nodes=",".join(summary.get("nodes") or ()) or str(context.get("nodes") or ""),
+        table_name=display_name(task["schema"], task["table_name"]),
+        mode=mode,
+        is_whole=mode != "rerun" and not limited,
+        verdict=str(summary.get("verdict") or INCOMPLETE),
+        differences=differences if summary else None,
+        kinds=summary.get("kinds") or {},
+        positions=summary.get("positions") or {},
+        rows=int(summary.get("total_rows_checked") or 0),
+        seconds=float(summary.get("time_taken") or task["time_taken"] or 0),
+        started_at=task["started_at"],
+        finished_at=task["finished_at"],
+    )
+
+
+def _without_task(task: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[TableRun]:
+    """Yield the tables of a run over many tables that were not compared on all nodes."""
+    summary: Mapping[str, Any] = context.get("diff_summary") or {}
+    for table in summary.get("tables") or ():
+        if table["missing_on"] or not table["task_id"]:
+            yield TableRun(
+                task_id=task["task_id"],
+                cluster_name=task["cluster_name"],
+                nodes=",".join(summary["nodes"]),
+                table_name=table["table"],
+                mode=summary["mode"],
+                is_whole=True,
+                verdict=table["verdict"],
+                differences=None,
+                kinds={},
+                positions={},
+                rows=0,
+                seconds=0.0,
+                started_at=task["started_at"],
+                finished_at=task["finished_at"],
+            )
+
+
+def _run(row: sqlite3.Row) -> TableRun:
+    values = {name: row[name] for name in TableRun.__dataclass_fields__}
+    parsed = {name: from_json(values[name]) for name in ("kinds", "positions")}
+    return TableRun(**{**values, **parsed, "is_whole": bool(values["is_whole"])})
+
+
+def _sql(name: str) -> str:
+    return load("trueup.store", "history_queries.sql")[name]

@@ -60,7 +60,19 @@ SYNONYMS = {
 # Flags that a variable may set: they write no more than the command does without them, and give up no protection.
 HARMLESS_FLAGS = {
     *("bidirectional", "fix-nulls", "insert-only", "majority", "upsert-only", "fire-triggers"),
-    *("create-schema", "detach", "explain", "follow", "gentle", "json", "keep", "list", "no-snapshot", "no-spark"),
+    *(
+        "create-schema",
+        "detach",
+        "dry-run",
+        "explain",
+        "follow",
+        "gentle",
+        "json",
+        "keep",
+        "list",
+        "no-snapshot",
+        "no-spark",
+    ),
     *(
         "once",
         "override-block-size",

@@ -38,6 +38,7 @@ COMMAND_LINE_ONLY = frozenset(
         "retry",
         "stale",
         "stop",
+        "with-history",
         "without-new",
         "without-old",
         "without-source",

@@ -15,7 +15,7 @@ from trueup.errors import ConfigError
 
 @click.command()
 @click.argument("table", metavar="[TABLE]", required=False)
-@option("--limit", "N", "Maximum runs of a table, the newest first; 0: all.", 20, COUNT)
+@option("--limit", "N", "Maximum entries to show, the newest first; 0: all.", 20, COUNT)
 @shared("json", "task_db")
 def history(table: str | None, limit: int, as_json: bool, task_db: str | None) -> None:
     """Show the last verdict and the last proof of every table, or the runs of one TABLE.

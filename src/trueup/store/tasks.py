@@ -65,7 +65,10 @@ class Task:
     pid: int
 
 
-Tasks: TypeAlias = "list[Task]"  # inside TaskStore, `list` is its method
+# Inside TaskStore, `list` is its method.
+Tasks: TypeAlias = "list[Task]"
+States: TypeAlias = "list[history.TableState]"
+Runs: TypeAlias = "list[history.TableRun]"
 
 
 class TaskStore:
@@ -220,13 +223,13 @@ class TaskStore:
         with self._reading() as connection:
             return [_task(row) for row in connection.execute(sql("list.sql"), parameters)]
 
-    def states(self) -> list[history.TableState]:
+    def states(self) -> States:
         """Return the state of every table that was compared, by name."""
         self._sweep()
         with self._reading() as connection:
             return history.states(connection)
 
-    def runs(self, table: str | None = None, *, limit: int = -1) -> list[history.TableRun]:
+    def runs(self, table: str | None = None, *, limit: int = -1) -> Runs:
         """Return the runs of a table, or of all tables, the newest first; a negative limit returns all."""
         self._sweep()
         with self._reading() as connection:

@@ -226,6 +226,26 @@ def _is_nanos(column: pq.ColumnSchema) -> bool:
     return column.physical_type == "INT64" and "timeUnit=nanoseconds" in str(column.logical_type)
 
 
+def cut_times(files: Sequence[Path]) -> dict[Path, str]:
+    """Return a column of each file whose times may have nanoseconds; files that cannot be read are left to Spark."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = dict(zip(files, pool.map(_cut_time, files), strict=True))
+    return {path: column for path, column in found.items() if column}
+
+
+def _cut_time(path: Path) -> str:
+    try:
+        metadata = pq.read_metadata(path)
+    except (pa.ArrowException, OSError, ValueError):
+        return ""
+    # Spark writes microseconds as INT96.
+    is_exact = _SPARK_SCHEMA in (metadata.metadata or {})
+    for column in _leaves(metadata.schema):
+        if _is_nanos(column) or (column.physical_type == "INT96" and not is_exact):
+            return str(column.path)
+    return ""
+
+
 def spark_type(kind: pa.DataType) -> str | None:
     """Return the Spark type as which a column is read, or None if Spark does not read it."""
     if str(kind) in _SIMPLE:

@@ -210,7 +210,9 @@ class ClickHouseNode(SqlNode):
         engine, rows = text(tables[0][0]), tables[0][1]
         self._final = " FINAL" if _VERSIONED.fullmatch(engine) else ""
         described = []
-        listed = f"SELECT name, type FROM system.columns WHERE {where} table = {literal(self._table)} ORDER BY position"
+        listed = f"SELECT name, type FROM system.columns WHERE {where} table = {literal(self._table)}"
+        # An EPHEMERAL column has no values.
+        listed += " AND default_kind != 'EPHEMERAL' ORDER BY position"
         self._own = [text(name) for name, _ in self.query(listed)]
         for name, type_name, *_ in self.query(f"DESCRIBE {self.source}" if self._expressions else listed):
             kind, also, why = class_of(text(type_name))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from trueup.engine.parquet_files import local_path
+from trueup.config.files import odd_character
+from trueup.engine.parquet_files import cut_times, local_path
 from trueup.errors import CheckFailed
+from trueup.nodes import text_files
 from trueup.nodes.base import Moment
 
 if TYPE_CHECKING:
@@ -48,15 +50,31 @@ class PathSource:
     def open(self, session: SparkSession) -> DataFrame:
         """Return the frame of the files that exist now."""
         place = self.path
+        is_partitioned = True
         if self.is_local:
             folder = local_path(self.path)
             place = str(folder)
+            if odd := odd_character(folder):
+                raise CheckFailed([f"Spark cannot read a path with the character {odd}: {folder}"], cure="rename it")
             self._files = self._listed(folder)
+            is_partitioned = any("=" in part for path in self._files for part in Path(path).relative_to(folder).parts)
+            if self.kind == "parquet":
+                _check_times(self._files)
         options = dict(_OPTIONS[self.kind])
         if self.kind == "csv":
             # Nothing between two commas is NULL, and "" is an empty text: with the default, both are NULL.
             options["nullValue"] = f"trueup-{uuid.uuid4()}"
-        return session.read.format(self.kind).options(**options).load(place)
+        reader = session.read.format(self.kind).options(**options)
+        frame = reader.load(place)
+        if is_partitioned:
+            # Of a column that files have too, Spark reads the value in the name of the folder.
+            stored = reader.option("recursiveFileLookup", "true").load(place).columns
+            if len(stored) + len(_partitions(session, place)) != len(frame.columns):
+                reason = f"files of {place} have columns that are also in the names of their folders"
+                raise CheckFailed([reason], cure="write the files without these columns")
+        if self.kind == "csv":
+            return text_files.checked_csv(frame)
+        return text_files.json_lines(session, place, frame.schema, options) if self.kind == "json" else frame
 
     def moment(self, node: str) -> Moment:
         """Return the files; those of another machine may be replaced unnoticed."""
@@ -98,15 +116,45 @@ class PathSource:
             reason = f"{place} is an Iceberg table: files that it has replaced would be read too"
             raise CheckFailed([reason], cure="use iceberg:NAME, with a catalog that Spark has")
         files: _Facts = {}
-        for folder, folders, names in os.walk(place):
-            # As Spark: hidden ones are not read, except folders of partitions.
-            folders[:] = [name for name in folders if name[0] not in "._" or "=" in name]
-            for name in names:
-                if name[0] not in "._":
-                    files[os.path.join(folder, name)] = _facts(Path(folder, name))
+        _walk(place, self.kind, files)
         if not files:
             raise CheckFailed([f"the folder {place} has no files"], cure="check the path of the node")
         return files
+
+
+def _walk(folder: Path, kind: str, files: _Facts) -> None:
+    """Add the files that Spark reads; raise CheckFailed for data that it would pass over."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path = folder / entry.name
+        is_hidden = entry.name[0] in "._" and not (entry.is_dir() and "=" in entry.name)
+        if entry.is_dir() and entry.name.startswith(("_temporary", ".spark-staging")):
+            reason = f"{folder} is not complete: a Spark job is writing it, or failed (it has the folder {entry.name})"
+            raise CheckFailed([reason], cure="wait for the job, or remove what it left")
+        if is_hidden and not entry.is_dir() and f".{kind}" in path.suffixes and path.suffix != ".crc":
+            raise CheckFailed([f"{path} is not read by Spark, because its name starts with . or _"], cure="rename it")
+        if is_hidden:
+            continue
+        if not entry.is_dir():
+            files[str(path)] = _facts(path)
+        elif "=" in entry.name:
+            _walk(path, kind, files)
+        else:
+            reason = f"Spark does not read the files in {path}: it reads folders with names such as day=2024-01-01 only"
+            raise CheckFailed([reason], cure="name the folder that has the files")
+
+
+def _partitions(session: SparkSession, place: str) -> list[str]:
+    """Return the columns in the names of folders."""
+    return [name for name in session.read.format("text").load(place).columns if name != "value"]
+
+
+def _check_times(files: _Facts) -> None:
+    """Raise CheckFailed if times of files are finer than Spark reads them."""
+    cut = cut_times([Path(path) for path in files])
+    if cut:
+        path, column = next(iter(cut.items()))
+        reason = f"{path}: column {column} has times in nanoseconds, of which Spark reads microseconds at most"
+        raise CheckFailed([reason], cure="write them as microseconds, or compare a frame of Spark without the column")
 
 
 def _facts(path: Path) -> tuple[int, int, int]:

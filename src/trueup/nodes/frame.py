@@ -108,7 +108,7 @@ class FrameNode:
         """Return the columns of the frame."""
         described = []
         for field in self._opened().schema.fields:
-            kind, why = columns.class_of(field.dataType)
+            kind, why = columns.class_of(field)
             described.append(NodeColumn(field.name, field.dataType.simpleString(), kind, why))
         return NodeTable(self.name, tuple(described))
 

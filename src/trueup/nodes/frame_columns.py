@@ -16,7 +16,7 @@ from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructField
 
 _CLASSES: dict[str, ValueClass] = {
     "boolean": "bool",
@@ -30,9 +30,10 @@ _CLASSES: dict[str, ValueClass] = {
 }
 
 
-def class_of(kind: DataType) -> tuple[ValueClass | None, str]:
-    """Return the class of the values of a Spark type, or None and the reason."""
-    name = kind.simpleString()
+def class_of(field: StructField) -> tuple[ValueClass | None, str]:
+    """Return the class of the values of a column, or None and the reason."""
+    # A char(n) of a table is a string, which Spark pads; its type is in the metadata.
+    name = (field.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING") or field.dataType.simpleString()
     if name.startswith("decimal("):
         return "decimal", ""
     if name.startswith("varchar("):
@@ -47,14 +48,14 @@ def class_of(kind: DataType) -> tuple[ValueClass | None, str]:
 
 def value(column: Column, spark_type: DataType, native: ValueClass, target: ValueClass) -> Column:
     """Return a column as canonical bytes of the target class; NULL stays NULL."""
+    if target == "char" or native == "char":
+        return f.rtrim(column, f.lit(" ")).cast("binary")
     if target == "text" and native != "text":
         return _printed(column, native).cast("binary")
     if target == "decimal":
         return _decimal(column, spark_type, native).cast("binary")
     if target == "int":
         return _int64(column.cast("int").cast("bigint") if native == "bool" else column.cast("bigint"))
-    if target == "char":
-        return f.rtrim(column, f.lit(" ")).cast("binary")
     if target == "bytes":
         return column
     data: Column = _VALUES[target](column)

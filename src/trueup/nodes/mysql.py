@@ -42,6 +42,8 @@ _SETTINGS = (
     "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
+# Character sets whose characters all have a place in Unicode: the others have vendor characters that become "?".
+_LOSSLESS = ("utf8", "ucs2", "utf16", "utf32", "ascii", "latin1", "binary")
 _BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
 
@@ -89,10 +91,20 @@ class MySqlDialect(Dialect):
         if target == "uuid":
             return f"UNHEX(REPLACE({source}, '-', ''))"
         if target == "char":
-            return self._bytes(f"TRIM(TRAILING ' ' FROM {source})")
+            return self._characters(f"TRIM(TRAILING ' ' FROM {source})", type_name)
         if target == "bytes":
             return source
-        return self._bytes(self._printed(source, native))
+        if native in ("text", "char", "json"):
+            return self._characters(source, type_name)
+        return self._bytes(self._printed(source, native, type_name))
+
+    def _characters(self, source: str, type_name: str) -> str:
+        """Return a text as UTF-8; one that has no exact form there as bytes that no text has."""
+        encoding = type_name.rpartition(_ENCODED)[2] if _ENCODED in type_name else ""
+        if not encoding:
+            return self._bytes(source)
+        same = f"CAST(CONVERT(CONVERT({source} USING utf8mb4) USING {encoding}) AS BINARY) = CAST({source} AS BINARY)"
+        return f"IF({same}, {self._bytes(source)}, CONCAT(X'FF', CAST({source} AS BINARY)))"
 
     def _bytes(self, source: str) -> str:
         return f"CAST(CONVERT({source} USING utf8mb4) AS BINARY)"
@@ -108,13 +120,17 @@ class MySqlDialect(Dialect):
         return f"IF({source} = 0, '0', {printed})"
 
     def _date(self, source: str) -> str:
-        # TO_DAYS is NULL for 0000-00-00 and 2024-00-00, which are not NULL: their text has another length.
+        # 0000-00-00 and 2024-00-00 are not NULL: their text has another length.
         days = f"UNHEX(RIGHT(LPAD(HEX(TO_DAYS({source}) - {_TO_DAYS}), 16, '0'), 8))"
-        return f"COALESCE({days}, {self._bytes(f'CAST({source} AS CHAR)')})"
+        return f"COALESCE(IF({self._is_day(source)}, {days}, NULL), {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def _is_day(self, source: str) -> str:
+        # TO_DAYS is NULL for 0000-00-00, and accepts 2024-02-30, which FROM_DAYS never returns.
+        return f"FROM_DAYS(TO_DAYS({source})) = DATE({source})"
 
     def _moment(self, source: str) -> str:
         micros = f"TIMESTAMPDIFF(MICROSECOND, '2000-01-01 00:00:00', {source})"
-        known = f"IF(TO_DAYS({source}) IS NULL, NULL, {self._int64(micros)})"
+        known = f"IF({self._is_day(source)}, {self._int64(micros)}, NULL)"
         return f"COALESCE({known}, {self._bytes(f'CAST({source} AS CHAR)')})"
 
     def _time(self, source: str) -> str:
@@ -139,7 +155,9 @@ class MySqlDialect(Dialect):
         sign = f"IF(CAST({number} AS CHAR) LIKE '-%', 9223372036854775808, 0)"
         return self._int64(f"({bits} | {sign})")
 
-    def _printed(self, source: str, native: ValueClass) -> str:
+    def _printed(self, source: str, native: ValueClass, type_name: str) -> str:
+        if type_name.startswith("bit"):
+            return f"CAST({source} + 0 AS CHAR)"
         if native in ("timestamp", "instant"):
             printed = f"CAST({source} AS CHAR)"
             short = f"IF(LOCATE('.', {printed}), TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {printed})), {printed})"
@@ -181,6 +199,8 @@ class MySqlDialect(Dialect):
         return f"({number} DIV {by})"
 
 
+# In the name of a type, before a character set that is not lossless.
+_ENCODED = " character set "
 # TO_DAYS('2000-01-01').
 _TO_DAYS = 719_528 + EPOCH_DAYS
 _LITERALS: dict[ValueClass, str] = {
@@ -249,12 +269,14 @@ class MySqlNode(SqlNode):
         """Return columns and keys."""
         place = f"TABLE_SCHEMA = {self._text(self._database)} AND TABLE_NAME = {self._text(self._table)}"
         described = []
-        for name, data_type, column_type in self.query(
-            f"SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE FROM information_schema.COLUMNS WHERE {place}"
-            " ORDER BY ORDINAL_POSITION"
+        for name, data_type, column_type, encoding in self.query(
+            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_SET_NAME, '')"
+            f" FROM information_schema.COLUMNS WHERE {place} ORDER BY ORDINAL_POSITION"
         ):
             kind, why = class_of(text(data_type), text(column_type))
-            described.append(NodeColumn(text(name), text(column_type), kind, why))
+            is_lossless = not encoding or text(encoding).startswith(_LOSSLESS)
+            shown = text(column_type) if is_lossless else f"{text(column_type)}{_ENCODED}{text(encoding)}"
+            described.append(NodeColumn(text(name), shown, kind, why))
         if not described:
             reason = f"node {self.name}: there is no table {self._table} in the database {self._database}"
             raise CheckFailed([reason], cure="name a table that exists on all nodes")

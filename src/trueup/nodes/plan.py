@@ -46,13 +46,14 @@ def plan_columns(tables: Mapping[str, NodeTable], request: Request) -> Plan:
     matched = _matched(tables, reasons)
     reasons += _unknown(matched, request)
     key = _key(tables, matched, request)
-    excluded = {name for name in matched if _spelled(name, request.exclude_columns)}
+    excluded = _chosen(matched, request.exclude_columns)
     reasons += [f"--exclude-columns: {name} is a column of the key" for name in key if name in excluded]
-    chosen = [name for name in matched if name in key or not request.columns or _spelled(name, request.columns)]
+    listed = _chosen(matched, request.columns)
+    chosen = [name for name in matched if name in key or not request.columns or name in listed]
     columns = []
     for name in [*key, *(name for name in chosen if name not in key)]:
         if name not in excluded:
-            rule = _rule(name, request, reasons, is_key=name in key)
+            rule = _rule(name, matched, request, reasons, key)
             compared = _compared(name, matched[name], tables, reasons, rule, is_key=name in key)
             if compared is not None:
                 columns.append(compared)
@@ -85,10 +86,12 @@ def _named(column: NodeColumn) -> str:
     return column.alias or column.name
 
 
-def _rule(name: str, request: Request, reasons: list[str], *, is_key: bool) -> Rule:
-    rule = next((rule for column, rule in request.rules.items() if _spelled(name, [column])), NO_RULE)
-    if rule and is_key:
+def _rule(name: str, matched: Matched, request: Request, reasons: list[str], key: Sequence[str]) -> Rule:
+    rule = next((rule for column, rule in request.rules.items() if name in _chosen(matched, [column])), NO_RULE)
+    if rule and name in key:
         reasons.append(f"rules.{name}: a key column has no rules, because rows are matched by it")
+    elif rule and not key:
+        reasons.append(f"rules.{name}: rows without a key are matched by all their values; choose a key with --key")
     return rule
 
 
@@ -99,8 +102,13 @@ def _same_name(name: str, matched: Matched, *, is_unique: bool) -> str:
     return same[0] if len(same) == 1 else name
 
 
-def _spelled(name: str, names: Sequence[str]) -> bool:
-    return name in names or name.casefold() in (other.casefold() for other in names)
+def _chosen(matched: Matched, names: Sequence[str]) -> list[str]:
+    """Return the columns with these names; without regard to case, if there is none with the same case."""
+    chosen = []
+    for wanted in names:
+        exact = [wanted] if wanted in matched else []
+        chosen += exact or [name for name in matched if name.casefold() == wanted.casefold()]
+    return chosen
 
 
 def _unknown(matched: Matched, request: Request) -> list[str]:
@@ -118,7 +126,7 @@ def _unknown(matched: Matched, request: Request) -> list[str]:
 def _key(tables: Mapping[str, NodeTable], matched: Matched, request: Request) -> list[str]:
     """Return the key: the requested one, else the first key of a node whose columns all nodes have."""
     if request.key:
-        return [name for wanted in request.key for name in matched if _spelled(name, [wanted])]
+        return _chosen(matched, request.key)
     everywhere = {name for name, on in matched.items() if len(on) == len(tables)}
     for node, table in tables.items():
         for key in table.keys:

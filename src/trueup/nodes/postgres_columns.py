@@ -36,11 +36,11 @@ def value(column: ColumnSpec, native: ValueClass, target: ValueClass) -> sql.Com
     if target == "float":
         # Different bits may be the same NaN.
         return sql.SQL("CASE WHEN {base} = 'NaN' THEN 'NaN'::float8 ELSE {base}::float8 END").format(base=base)
-    if target == "char":
+    if native == "char":
         # The cast of char(n) removes trailing blanks.
-        return sql.SQL("{}::text" if native == "char" else "rtrim({}, ' ')").format(
-            base if native == "char" else text_of(column)
-        )
+        return sql.SQL("{}::text").format(base)
+    if target == "char":
+        return sql.SQL("rtrim({}, ' ')").format(text_of(column))
     if target == "timestamp" and native == "instant":
         return sql.SQL("({} AT TIME ZONE 'UTC')").format(base)
     return text_of(column) if target in ("text", "json") else base

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Differences of one line of the result.
 _PACKED = 200
+# Rows of one key on a node up to which equal rows are looked for in every order.
+_MOST_ALIGNED = 1000
 # The result: the differences, packed; their number; and the encoded keys.
 RESULT = "packed binary, found int, keys array<binary>"
 
@@ -85,12 +87,15 @@ class CompareRows:
             yield from (self._copies(row, counts) for row, counts in lines)
             return
         rows: list[list[tuple[bytes, int]]] = [[] for _ in self.nodes]
-        for row, counts in lines:
+        # In one order, so that a re-check aligns the rows of a key that is not unique in the same way.
+        for row, counts in sorted(lines):
             common = min(counts)
             for node, count in enumerate(counts):
                 if count > common:
                     rows[node].append((row, count - common))
         # With a unique key, every node has at most one row, once.
+        if 1 < max(map(len, rows)) <= _MOST_ALIGNED:
+            self._remove_equal(rows)
         while any(rows):
             copies = min(side[0][1] for side in rows if side)
             yield from self._difference([side[0][0] if side else None for side in rows], copies)
@@ -100,11 +105,25 @@ class CompareRows:
                 elif side:
                     del side[0]
 
+    def _remove_equal(self, rows: list[list[tuple[bytes, int]]]) -> None:
+        """Remove rows of a key that are equal on all nodes, in whatever order the nodes have them."""
+        decoded = [[_decoded(node, row) for row, _ in side] for node, side in zip(self.nodes, rows, strict=True)]
+        for own in decoded[0]:
+            places = [
+                next((at for at, other in enumerate(side) if rows[node][at][1] and self._is_same(own, other)), -1)
+                for node, side in enumerate(decoded)
+            ]
+            if -1 not in places:
+                copies = min(side[at][1] for side, at in zip(rows, places, strict=True))
+                for side, at in zip(rows, places, strict=True):
+                    side[at] = side[at][0], side[at][1] - copies
+        for node, side in enumerate(rows):
+            rows[node] = [line for line in side if line[1]]
+
     def _difference(self, rows: Sequence[bytes | None], copies: int) -> Iterator[Difference]:
         groups: list[list[_NodeRow]] = []
         for node, row in zip(self.nodes, rows, strict=True):
-            # The first field is the seed.
-            own = _NodeRow(node, row, [] if row is None else decode_row(row)[1:])
+            own = _decoded(node, row)
             # Equal to all of a group: with a tolerance, two values may both be equal to a third one, and differ.
             same = next((group for group in groups if all(self._is_same(other, own) for other in group)), None)
             if same:
@@ -158,6 +177,11 @@ class CompareRows:
         for batch in batches:
             keys, rows, *counts = (column.to_pylist() for column in batch.columns)
             yield from ((bytes(key), bytes(row), count) for key, row, *count in zip(keys, rows, *counts, strict=True))
+
+
+def _decoded(node: str, row: bytes | None) -> _NodeRow:
+    # The first field is the seed.
+    return _NodeRow(node, row, [] if row is None else decode_row(row)[1:])
 
 
 def _batch(found: Sequence[Difference], keys: Sequence[bytes]) -> pa.RecordBatch:

@@ -135,12 +135,20 @@ def hash_row(data: bytes) -> tuple[int, int]:
 
 
 def shown(kind: ValueClass, data: bytes | None, long_value: int) -> Value:
-    """Return canonical bytes as text for a report; a long value as its length and sha256."""
+    """Return canonical bytes as text for a report; a long value, and a text that is none, as length and sha256."""
     if data is None:
         return None
-    if len(data) > long_value:
+    if len(data) > long_value or (FORMS[kind] is _TEXT and not _is_utf8(data)):
         return LongValue(len(data), hashlib.sha256(data).hexdigest())
     return text_of(kind, data)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def text_of(kind: ValueClass, data: bytes) -> str:

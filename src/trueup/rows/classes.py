@@ -20,6 +20,7 @@ from trueup.rows.spec import ValueClass
 
 # Classes that a node prints in the same way as PostgreSQL does, or that are parsed when rows are compared.
 _PRINTED: tuple[ValueClass, ...] = ("bool", "int", "decimal", "float", "date", "timestamp", "instant", "time", "uuid")
+_TEXTS: frozenset[ValueClass] = frozenset({"text", "char"})
 # Classes with one printed form, so that keys can be matched by it.
 _PRINTED_KEYS: tuple[ValueClass, ...] = ("int", "date", "uuid")
 
@@ -37,8 +38,8 @@ def common_class(kinds: Collection[ValueClass]) -> ValueClass | None:
         return "char"
     if distinct == {"text", "json"}:
         return "json"
-    others = distinct - {"text"}
-    if "text" in distinct and len(others) == 1 and next(iter(others)) in _PRINTED:
+    others = distinct - _TEXTS
+    if distinct & _TEXTS and len(others) == 1 and next(iter(others)) in _PRINTED:
         return "text"
     return None
 
@@ -48,14 +49,14 @@ def is_key_class(kinds: Collection[ValueClass]) -> bool:
     common = common_class(kinds)
     if common is None or common == "json":
         return False
-    others = set(kinds) - {"text"}
+    others = set(kinds) - _TEXTS
     return common != "text" or not others or next(iter(others)) in _PRINTED_KEYS
 
 
 def parsed_class(kinds: Collection[ValueClass]) -> ValueClass | None:
     """Return the class as which texts are parsed when rows are compared, because another node has that class."""
-    others = set(kinds) - {"text"}
-    return next(iter(others)) if "text" in kinds and others and common_class(kinds) == "text" else None
+    others = set(kinds) - _TEXTS
+    return next(iter(others)) if others and common_class(kinds) == "text" else None
 
 
 def type_text(kind: ValueClass, parsed: ValueClass | None) -> str:

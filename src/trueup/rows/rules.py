@@ -12,6 +12,7 @@ from trueup.rows.spec import ValueClass
 UNITS = {"ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "day": 86_400_000_000}
 NUMBERS: tuple[ValueClass, ...] = ("bool", "int", "decimal", "float")
 TIMES: tuple[ValueClass, ...] = ("timestamp", "instant", "time")
+_TIME_BYTES = 8
 TEXTS: tuple[ValueClass, ...] = ("text", "char")
 # More digits than a number of any node has: the default of Python rounds to 28.
 _EXACT = Context(prec=300_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -67,11 +68,13 @@ class Rule:
         if kind in TEXTS:
             return self._text(left) == self._text(right)
         if kind in TIMES and self.unit:
-            return self._time(left) == self._time(right)
+            # Texts of times that are none, such as 0000-00-00, have another length.
+            return len(left) == len(right) == _TIME_BYTES and self._time(left) == self._time(right)
         return kind in NUMBERS and self.is_numeric and self._near(_number(left), _number(right))
 
     def _text(self, data: bytes) -> str:
-        text = data.decode("utf-8", "backslashreplace")
+        # Bytes that are not UTF-8 become characters that no text has.
+        text = data.decode("utf-8", "surrogateescape")
         if self.normalize:
             text = unicodedata.normalize("NFC", text)
         if self.trim:

@@ -40,6 +40,31 @@ def test_mariadb(databases: Databases, maria: MariaDb, spark: Spark) -> None:
     assert found(nodes, "traps") == []
 
 
+def test_texts_and_days_of_mariadb(databases: Databases, maria: MariaDb, spark: Spark) -> None:
+    pg = databases(1)[0]
+    pg.execute("CREATE TABLE odd (k char(36) PRIMARY KEY, s text, u uuid, d date, at timestamp, n text)")
+    pg.execute(
+        """INSERT INTO odd VALUES ('a', '?', '6f9619ff-8b86-d011-b42d-00cf4fc964ff', '2024-03-01', '2024-03-01', '5'),
+               ('b', 'é', NULL, '2024-02-29', '2024-02-29 00:00:00.5', '6')"""
+    )
+    maria.execute("DROP TABLE IF EXISTS odd")
+    maria.execute(
+        """CREATE TABLE odd (k varchar(36) PRIMARY KEY, s varchar(9) CHARACTER SET sjis, u char(36), d date,
+               at datetime(6), n bit(8)) CHARACTER SET latin1"""
+    )
+    # A character of a vendor that Unicode lacks, and a day that no calendar has.
+    maria.execute(
+        """SET STATEMENT sql_mode = 'ALLOW_INVALID_DATES' FOR INSERT INTO odd VALUES
+               ('a', X'8790', '6F9619FF-8B86-D011-B42D-00CF4FC964FF', '2024-02-30', '2024-02-30', b'101'),
+               ('b', NULL, NULL, '2024-02-29', '2024-02-29 00:00:00.5', b'110')"""
+    )
+    nodes = {"pg": pg.uri, "my": maria.uri}
+    assert found(nodes, "odd") == [("changed", "a", ["s", "d", "at"]), ("changed", "b", ["s"])]
+    maria.execute("UPDATE odd SET s = '?', d = '2024-03-01', at = '2024-03-01'")
+    pg.execute("UPDATE odd SET s = '?', d = '2024-03-01', at = '2024-03-01'")
+    assert found(nodes, "odd") == []
+
+
 def test_clickhouse(databases: Databases, tmp_path: Path, spark: Spark) -> None:
     pg = databases(1)[0]
     pg.execute("CREATE TABLE traps (k bigint PRIMARY KEY, s text, n int, big numeric)")

@@ -16,7 +16,7 @@ from trueup.nodes.rows import CompareRows
 from trueup.rows.canonical import FORMS, decode_row, encode, encode_row, shown, text_of
 from trueup.rows.classes import common_class, is_equal, is_key_class, parsed_class
 from trueup.rows.encode import LongValue
-from trueup.rows.rules import NO_RULE, rule_from
+from trueup.rows.rules import NO_RULE, Rule, rule_from
 from trueup.rows.spec import ValueClass
 
 KINDS: list[ValueClass] = list(FORMS)
@@ -171,3 +171,13 @@ def test_a_tolerance_groups_only_nodes_that_are_all_equal() -> None:
     compare = CompareRows(("a", "b", "c"), ("int", "int"), (None, None), (NO_RULE, rule_from({"absolute": 1})), 1, 99)
     found = list(compare.differences([(row, [int(own is row) for own in rows]) for row in rows]))
     assert [group.nodes for group in found[0].groups] == [("a", "b"), ("c",)]
+
+
+def test_rules_do_not_make_bytes_that_are_no_text_equal() -> None:
+    # Shown with an escape, the first would look like the second.
+    one, other = b"a\xff", b"a\\xff"
+    assert not Rule(trim=True).is_equal("text", one, other)
+    assert shown("text", one, 100) != shown("text", other, 100)
+    assert shown("text", one, 100) == LongValue(2, hashlib.sha256(one).hexdigest())
+    # The text of a time that is none is not a number of microseconds.
+    assert not Rule(unit="day").is_equal("timestamp", b"2024-00-15 10:00:00", b"2024-00-15 10:00:01")

@@ -75,7 +75,7 @@ def plan_of(request: CompareRequest, nodes: Sequence[ComparedNode]) -> tuple[Pla
 def inexact(plan: Plan) -> str:
     """Return why different digests do not mean different rows."""
     names = [column.name for column in plan.columns if not column.is_exact]
-    return f"digests differ, but values of {', '.join(names)} may be equal in another form: trueup diff compares them"
+    return f"values of {', '.join(names)} that differ in their bytes may be equal in another form"
 
 
 def remarks_of(plan: Plan, moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:

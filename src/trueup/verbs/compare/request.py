@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from trueup.nodes.frame import FrameSource
 
 
+# Values in names of folders are texts: 01 is not 1.
+_AS_WRITTEN = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
+
+
 @dataclass(frozen=True)
 class CompareRequest:
     """A table, and the frames of the program that are nodes, by name."""
@@ -48,10 +52,12 @@ class Session:
     def __call__(self) -> SparkSession:
         """Return the session: that of the frames of the program, of this process, or a new one."""
         if self._session is None:
-            from trueup.engine.bulk_session import spark_session
+            from trueup.engine.bulk_session import changed_settings, spark_session
 
             given = next((frame.sparkSession for frame in self.request.frames.values()), None)
-            self._session = self.stack.enter_context(spark_session(self.request.table.spark, given, copy=given is None))
+            session = self.stack.enter_context(spark_session(self.request.table.spark, given, copy=given is None))
+            self.stack.enter_context(changed_settings(session, _AS_WRITTEN))
+            self._session = session
         return self._session
 
     @property

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trueup.engine.local_rows import local_rows
+from trueup.errors import CheckFailed
 from trueup.rows.align import Difference, unpack
 from trueup.task.compare.model import NOWHERE, Found
+from trueup.verbs.compare.prepare import inexact
 from trueup.verbs.compare.request import CompareRun
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ def keep(run: CompareRun, found: DataFrame) -> None:
     """Keep the differences, up to the limit."""
     for batch, packed in differences(found):
         run.state.add(Found(tuple(batch), origin=NOWHERE), packed)
+    if run.state.suspects.count and not run.plan.key and not run.plan.is_exact:
+        # Rows without a key are matched by their bytes.
+        run.state.stopped = CheckFailed([inexact(run.plan)], cure="choose a key with --key")
     # Which block a difference is in is not known. Bytes of equal values may differ, and rows may change between two
     # looks without a snapshot.
     if run.state.suspects.count or not (run.plan.is_exact and run.is_held):

@@ -102,10 +102,10 @@ class Tab:
         wanted = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.call("Emulation.setEmulatedMedia", media=kind, features=wanted)
 
-    def open(self, path: Path) -> None:
-        """Open a file and wait until it and its scripts are loaded."""
+    def open(self, path: Path | str) -> None:
+        """Open a file or an address, and wait until it and its scripts are loaded."""
         self._browser.events.clear()
-        self.call("Page.navigate", url=path.absolute().as_uri())
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.absolute().as_uri())
         end = time.monotonic() + TIMEOUT_SECONDS
         # Do not use the state of the document: right after the navigation it may be that of the previous page.
         while not any(event["method"] == "Page.loadEventFired" for event in self._browser.events):

@@ -38,9 +38,10 @@ MAY_IMPORT = {
     "spark": _BELOW_SINKS,
     "verbs": _BELOW_VERBS,
     "api": {*_BELOW_VERBS, "verbs"},
+    "serve": {*_BELOW_VERBS, "verbs", "api"},
     "testing": {"errors", "db", "config"},
-    "demo": {*_BELOW_VERBS, "verbs", "api", "testing"},
-    "cli": {*_BELOW_VERBS, "verbs", "api", "demo"},
+    "demo": {*_BELOW_VERBS, "verbs", "api", "serve", "testing"},
+    "cli": {*_BELOW_VERBS, "verbs", "api", "serve", "demo"},
     "__main__": {"cli"},
 }
 

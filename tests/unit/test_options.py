@@ -29,6 +29,8 @@ DIFFERENT = {
     "map": "names of a target, or the mapping of a comparison",
     "force": "what is overwritten or lost depends on the command",
     "keep": "the number of runs to keep, or a flag of the demos",
+    "insecure": "what is not encrypted depends on the command",
+    "task-db": "trueup serve reads several",
     "log": "a log of the version log, or a log file",
     "validation": "instead of a report, or as a proof",
 }
@@ -74,6 +76,7 @@ HARMLESS_FLAGS = {
         "no-spark",
     ),
     *(
+        "no-doctor",
         "once",
         "override-block-size",
         "quiet",

@@ -19,6 +19,7 @@ SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWO
 COMMAND_LINE_ONLY = frozenset(
     (
         "abandon",
+        "allow-actions",
         "accept-loss",
         "accept-schema",
         "all",
@@ -36,6 +37,7 @@ COMMAND_LINE_ONLY = frozenset(
         "reopen-old",
         "replicate",
         "retry",
+        "show-rows",
         "stale",
         "stop",
         "with-history",

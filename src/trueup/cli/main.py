@@ -35,6 +35,7 @@ _VERBS = {
     "report": ("trueup.cli.tasks", "report"),
     "rerun": ("trueup.cli.repair", "rerun"),
     "schedule": ("trueup.cli.schedule", "schedule"),
+    "serve": ("trueup.cli.serve", "serve"),
     "switchover": ("trueup.cli.switchover", "switchover"),
     "schema-diff": ("trueup.cli.schema", "schema_diff"),
     "sync": ("trueup.cli.sync", "sync"),

@@ -213,23 +213,16 @@ def _show_diff(path: Path, output: str, to: Path | None) -> None:
 def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
     """Return the result of a task without a report file, from the task store, or the path of the page."""
     from trueup.report.html import write_html
-    from trueup.report.many import many_text, page_of_many
-    from trueup.report.page import page_of_task
-    from trueup.report.switchover import page_of_switchover
+    from trueup.report.many import many_text
+    from trueup.report.tasks import OF_MANY, task_page
     from trueup.report.text import task_text
 
-    many = (
-        task["task_context"]["diff_summary"]
-        if task["task_type"] in ("TABLES_DIFF", "TABLES_CHECK", "TABLES_RERUN")
-        else None
-    )
     if output == "html":
         name = f"{task['task_type'].lower()}-{task['task_id'][:8]}.html"
-        moved = task["task_context"].get("diff_summary") if task["task_type"].startswith("SWITCHOVER") else None
-        page = page_of_many(many, task["task_id"]) if many else page_of_task(task)
-        return str(write_html(to or Path(name).absolute(), page_of_switchover(moved) if moved else page))
+        return str(write_html(to or Path(name).absolute(), task_page(task)))
     if output == "json":
         return _written(json.dumps(task, indent=1), to)
+    many = task["task_context"].get("diff_summary") if task["task_type"] in OF_MANY else None
     return _written(many_text(many, task["task_id"]) if many else task_text(task), to)
 
 

@@ -3,7 +3,7 @@
 Reading order: `model` (a diff), `text`, `json_file` (write a
 report), `json_reader` (read it), `frames` (its differences as a table), `many` (many tables),
 `page` (the content of a page), `html` (how it is written), `repair`, `repairs` (a repair of a validation), `difflog`,
-`switchover`, `history` (verdicts over time).
+`switchover`, `tasks` (the page of any task), `history` (verdicts over time).
 """
 
 from __future__ import annotations

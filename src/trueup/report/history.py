@@ -30,7 +30,8 @@ def sparkline(values: Sequence[int | None]) -> str:
 def differing_rows(run: Mapping[str, Any]) -> int | None:
     """Return the number of differing rows, for a trend; None if it is not known: a check counts blocks."""
     count: int | None = run["differences"]
-    return None if run["mode"] == "check" and count else count
+    is_known = run["verdict"] != "INCOMPLETE" and not (run["mode"] == "check" and count)
+    return count if is_known else None
 
 
 def age_text(seconds: float) -> str:
@@ -102,8 +103,8 @@ def _verdict(run: Mapping[str, Any]) -> str:
 
 
 def _count(run: Mapping[str, Any]) -> str:
-    if run["differences"] is None:
-        return "-"
+    if run["differences"] is None or (run["verdict"] == "INCOMPLETE" and not run["differences"]):
+        return "?"
     return f"{run['differences']:,}{' blocks' if run['mode'] == 'check' and run['differences'] else ''}"
 
 

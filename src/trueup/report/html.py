@@ -38,6 +38,14 @@ def write_diff_page(path: Path, report: Report) -> Path:
 
 def write_html(path: Path, page: Page, report: Report | None = None) -> Path:
     """Write a page, and differences of the report as they come; return the path."""
+    pieces, _ = html_pieces(page, report)
+    with private_file(path) as file:
+        file.writelines(pieces)
+    return path
+
+
+def html_pieces(page: Page, report: Report | None = None) -> tuple[Iterator[str], str]:
+    """Return the pieces of a page, which read the report as they come, and its content security policy."""
     environment = _environment()
     style, script = (_file(environment, name) for name in ("report.css", "report.js"))
     data: Iterator[Markup] | None = None
@@ -45,12 +53,11 @@ def write_html(path: Path, page: Page, report: Report | None = None) -> Path:
     if page.data is not None and report is not None:
         data = map(Markup, _data(page.data, report))
         plain = ((section.pair, report.some(section, _PLAIN_ROWS)) for section in report.sections)
+    policy = _policy(style, script)
     pieces = environment.get_template("report.html.j2").generate(
-        page=page, style=style, script=script, policy=_policy(style, script), data=data, plain=plain
+        page=page, style=style, script=script, policy=policy, data=data, plain=plain
     )
-    with private_file(path) as file:
-        file.writelines(pieces)
-    return path
+    return pieces, policy
 
 
 def _environment() -> Environment:

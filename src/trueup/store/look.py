@@ -39,7 +39,7 @@ class Seen(NamedTuple):
 
 def look(path: Path) -> Look:
     """Check the whole store. Raises StoreError if it cannot be read or is not a task store."""
-    with _opened(path) as connection:
+    with opened(path) as connection:
         version = checked_version(connection, path)
         errors = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
         damage = "" if errors == ["ok"] else "; ".join(errors)
@@ -56,7 +56,7 @@ def recent_tasks(path: Path, limit: int) -> list[Seen]:
     """Return the newest tasks, at most `limit`; an empty list if the store does not exist."""
     if not path.exists():
         return []
-    with _opened(path) as connection:
+    with opened(path) as connection:
         if checked_version(connection, path) == 0:
             return []
         query = f"SELECT {', '.join(Seen._fields)} FROM tasks ORDER BY seq DESC LIMIT ?"
@@ -70,7 +70,8 @@ def why_task_lost(row: sqlite3.Row) -> str | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a store that exists, for reading only."""
     with translated(path):
         connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
         try:

@@ -113,7 +113,7 @@ class TaskStore:
         }
         with self._writing() as connection:
             connection.execute(sql("start.sql"), row)
-            return _task(self._row(task_id))
+            return task_of(self._row(task_id))
 
     def heartbeat(self, task_id: str, progress: Mapping[str, object] | None = None) -> None:
         """Record that the task is alive, and its progress. Does nothing if the task is finished."""
@@ -161,7 +161,7 @@ class TaskStore:
             connection.execute(sql("finish.sql"), end)
             ended = self._row(task_id)
             history.record(connection, dict(ended))
-            return _task(ended)
+            return task_of(ended)
 
     def reopen(self, task_id: str) -> Task:
         """Continue a task that did not complete: it becomes RUNNING in this process, with its old id."""
@@ -177,7 +177,7 @@ class TaskStore:
                 context.pop(key, None)
             again = {"task_id": task_id, "context": to_json(context), "now": times.now(), **vars(this_process())}
             connection.execute(sql("reopen.sql"), again)
-            return _task(self._row(task_id))
+            return task_of(self._row(task_id))
 
     def ask(self, task_id: str, wanted: str) -> None:
         """Request 'pause' or 'stop' of a running task; '' resumes a paused one. The task polls for requests."""
@@ -208,7 +208,7 @@ class TaskStore:
             query = "SELECT * FROM tasks WHERE :p <> '' AND instr(task_id, :p) = 1 ORDER BY seq DESC"
             rows = connection.execute(query, {"p": prefix}).fetchall()
         if len(rows) == 1:
-            return _task(rows[0])
+            return task_of(rows[0])
         if not rows:
             cure = f"list the tasks with: trueup tasks (the store is {self.path})"
             raise StoreError(f"task {id_or_prefix!r} does not exist", cure=cure)
@@ -221,7 +221,7 @@ class TaskStore:
         self._sweep()
         parameters = {"limit": limit, "task_type": task_type, "status": status}
         with self._reading() as connection:
-            return [_task(row) for row in connection.execute(sql("list.sql"), parameters)]
+            return [task_of(row) for row in connection.execute(sql("list.sql"), parameters)]
 
     def states(self) -> States:
         """Return the state of every table that was compared, by name."""
@@ -239,7 +239,7 @@ class TaskStore:
         """Return the tasks that ended before a time, the oldest first."""
         query = "SELECT * FROM tasks WHERE task_status <> 'RUNNING' AND finished_at < ? ORDER BY finished_at, seq"
         with self._reading() as connection:
-            return [_task(row) for row in connection.execute(query, (moment,))]
+            return [task_of(row) for row in connection.execute(query, (moment,))]
 
     def delete(self, tasks: Sequence[Task]) -> None:
         """Delete tasks that have ended. The history of their tables stays."""
@@ -252,6 +252,12 @@ class TaskStore:
         """Delete the history before a time, except the runs that decide the verdict of a table; return how many."""
         with self._writing() as connection:
             return history.forget(connection, moment)
+
+    def record_action(self, who: str, action: str, target: str, outcome: str) -> None:
+        """Record what a user of the web page requested, and what became of it."""
+        row = (times.now(), *(safe_text(text)[:1000] for text in (who, action, target, outcome)))
+        with self._writing() as connection:
+            connection.execute("INSERT INTO actions (at, who, action, target, outcome) VALUES (?, ?, ?, ?, ?)", row)
 
     def close(self) -> None:
         """Close the file. Unfinished tasks of this process stay RUNNING until the process ends."""
@@ -296,7 +302,8 @@ class TaskStore:
         return row
 
 
-def _task(row: sqlite3.Row) -> Task:
+def task_of(row: sqlite3.Row) -> Task:
+    """Return a row of the table `tasks`."""
     values = {name: row[name] for name in Task.__dataclass_fields__}
     values["task_context"] = from_json(row["task_context"])
     values["progress"] = from_json(row["progress"])

@@ -40,6 +40,8 @@ class TableStatus:
     missed: str = ""
     # Whether it was added or restarted, and is swept once for that.
     sweep_once: bool = False
+    # The open errors per kind: missing, extra, changed.
+    errors_by_kind: dict[str, int] = field(default_factory=dict)
 
     @property
     def processed(self) -> int:
@@ -141,7 +143,10 @@ def read_status(meta: Meta, name: str) -> Status:
         rows = meta.rows("tables", name=name)
         counts = {row["source"]: row for row in meta.rows("counts", name=name)}
         errors: dict[str, dict[str, int]] = {}
+        kinds: dict[str, dict[str, int]] = {}
         for row in meta.rows("error_counts", name=name):
+            if row["state"] == "new":
+                kinds.setdefault(row["source"], {})[row["kind"]] = row["count"]
             of_table = errors.setdefault(row["source"], {})
             of_table[row["state"]] = of_table.get(row["state"], 0) + row["count"]
         running = meta.is_running(name)
@@ -155,17 +160,19 @@ def read_status(meta: Meta, name: str) -> Status:
         _lsn(stored.upstream),
         None if position is None or stored.upstream is None else max(0, stored.upstream - position),
         stored.lag_seconds, stored.retained, stored.gap, stored.settings.cutover or None,
-        tuple(_table(row, counts.get(row["source"], {}), errors.get(row["source"], {})) for row in rows),
+        tuple(
+            _table(row, *(known.get(row["source"], {}) for known in (counts, errors, kinds))) for row in rows
+        ),
         stored.engine if state == "running" else {},
     )  # fmt: skip
 
 
-def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int]) -> TableStatus:
+def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int], kinds: dict[str, int]) -> TableStatus:
     return TableStatus(
         row["source"], row["target"], row["stage"], row["reason"], tuple(row["remarks"]), row["inserts"],
         row["updates"], row["deletes"], row["truncates"], row["unchecked"], counts.get("pending", 0),
         counts.get("failed", 0), counts.get("hot", 0), counts.get("by_operation", {}), errors, row["sweep_rows"],
-        row["sweep_passes"], _time(row["swept_at"]), row["missed"], row["sweep_once"],
+        row["sweep_passes"], _time(row["swept_at"]), row["missed"], row["sweep_once"], kinds,
     )  # fmt: skip
 
 

@@ -1,0 +1,416 @@
+"""The routes: pages, events, the API, metrics. Handlers that read files run in threads; none opens a session."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+
+from trueup.errors import StoreError, TrueupError
+from trueup.report.html import html_pieces
+from trueup.report.json_reader import open_report
+from trueup.report.page import page_of_diff
+from trueup.report.tasks import task_page
+from trueup.serve import documents, pages, table_page
+from trueup.serve.actions import Actions
+from trueup.serve.collector import Collector
+from trueup.serve.guard import Guard, Sessions, cookie_header, same_text
+from trueup.serve.metrics import CONTENT_TYPE, metrics_text
+from trueup.serve.options import ServeOptions
+from trueup.serve.render import Renderer, static_files
+from trueup.serve.views import Cell, Notes, View, link_to
+from trueup.store import RUNNING, Task, browse
+from trueup.store.browse import Filter
+from trueup.store.history import TableRun, TableState
+
+PAGE = 50
+_MAX_STREAMS = 200
+_STREAM_SECONDS = 900.0
+_POLL_SECONDS = 0.5
+_BEAT_SECONDS = 15.0
+_WITH_ROWS = ("TABLE_DIFF", "TABLE_RERUN")
+Handler = Callable[[Request], View | None]
+
+
+class Application:
+    """The web application over a collector."""
+
+    def __init__(self, collector: Collector, options: ServeOptions) -> None:
+        self._collector = collector
+        self._options = options
+        self._csrf = secrets.token_urlsafe(32)
+        self._renderer = Renderer(self._csrf)
+        self._static = static_files()
+        self._sessions = Sessions(options.tokens)
+        self._streams = 0
+        self._stopping = False
+        self._actions = Actions(collector.scope.config, collector.scope.stores)
+        # Pages of the current version: many clients look at the same page.
+        self._pages: dict[str, str] = {}
+        self._pages_of = -1
+        routes = [Route("/healthz", self._health), Route("/metrics", self._metrics), *self._own_routes()]
+        self._guard = Guard(
+            Starlette(routes=routes, exception_handlers={404: self._missing, 405: self._missing, 500: self._failed}),
+            options,
+            self._sessions,
+        )
+        self.asgi = self._guard
+
+    def stop(self) -> None:
+        """End the streams of events."""
+        self._stopping = True
+
+    def _own_routes(self) -> list[Route]:
+        if self._options.only_metrics:
+            return []
+        shown: dict[str, Handler] = {
+            "/": lambda request: pages.overview(self._collector.seen),
+            "/tables": self._tables,
+            "/table": self._table,
+            "/tasks": self._tasks,
+            "/tasks/{task_id}": self._task,
+            "/validations": lambda request: pages.validations(self._collector.seen),
+            "/validation": self._validation,
+            "/tubes": lambda request: pages.tubes(self._collector.seen),
+            "/tube": self._tube,
+            "/syncs": lambda request: pages.syncs(self._collector.seen, self._collector.trends()),
+            "/schedule": lambda request: pages.schedule(self._collector.seen),
+            "/doctor": lambda request: pages.doctor(self._collector.seen),
+            "/actions": self._past_actions,
+        }
+        routes = [Route(path, self._page(handler)) for path, handler in shown.items()]
+        routes += [
+            Route("/tasks/{task_id}/report", self._report),
+            Route("/events", self._events),
+            Route("/static/{name}", self._file),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Route("/openapi.json", lambda request: JSONResponse(documents.openapi())),
+            *(Route(f"/api/v1/{name}", self._api(read)) for name, read in documents.READERS.items()),
+            Route("/api/v1/tasks", self._api_tasks),
+            Route("/api/v1/tasks/{task_id}", self._api_task),
+            Route("/api/v1/history", self._api_history),
+        ]
+        if self._options.allow_actions:
+            routes.append(Route("/actions", self._act, methods=["POST"]))
+        return routes
+
+    # Pages.
+
+    def _page(self, handler: Handler) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            version, address = self._collector.seen.version, str(request.url)
+            who = request.scope["trueup.who"] if self._options.tokens else ""
+            key = f"{who} {address}"
+            if self._pages_of != version:
+                self._pages, self._pages_of = {}, version
+            if key not in self._pages:
+                html = await run_in_threadpool(self._rendered, handler, request, who)
+                if html is None:
+                    return self._missing(request, None)
+                if not address_is_live(request):
+                    return HTMLResponse(html)
+                if len(self._pages) > 200:
+                    self._pages.clear()
+                self._pages[key] = html
+            return HTMLResponse(self._pages[key])
+
+        return answer
+
+    def _rendered(self, handler: Handler, request: Request, who: str) -> str | None:
+        try:
+            view = handler(request)
+        except StoreError as error:
+            note = Notes("The task store cannot be read", [Cell(str(error), note=error.cure)], "trouble")
+            view = View("Not available", "", [note], "not available", "trouble")
+        return None if view is None else self._renderer.page(view, self._collector.seen.parts, who)
+
+    def _tables(self, request: Request) -> View:
+        query = request.query_params
+        text, verdict = query.get("name", ""), query.get("verdict", "")
+        first = min(int(query["first"]), 10**9) if query.get("first", "").isdecimal() else 0
+        states = table_page.chosen_states(self._collector.seen, text, verdict)
+        return table_page.tables(states, lambda state: self._runs(state, table_page.TREND), text, verdict, first)
+
+    def _table(self, request: Request) -> View | None:
+        query = request.query_params
+        wanted = (query.get("name", ""), query.get("cluster", ""), query.get("nodes", ""))
+        for summary in self._collector.seen.summaries():
+            for state in summary.states:
+                run = state.run
+                if (run.table_name, run.cluster_name, run.nodes) == wanted:
+                    runs = self._runs(state, 200)
+                    return table_page.table(state, runs, self._report_of(runs), show_rows=self._options.show_rows)
+        return None
+
+    def _report_of(self, runs: list[TableRun]) -> str:
+        """Return the path of the last report of a table."""
+        for run in runs:
+            if run.mode != "check":
+                found = self._find(run.task_id)
+                return found[1].diff_file_path if found else ""
+        return ""
+
+    def _runs(self, state: TableState, limit: int) -> list[TableRun]:
+        run = state.run
+        found: list[TableRun] = []
+        for path, part in self._collector.seen.stores.items():
+            if part.value is not None:
+                found += browse.runs(path, run.table_name, run.cluster_name, run.nodes, limit)
+        return sorted(found, key=lambda each: each.finished_at, reverse=True)[:limit]
+
+    def _tasks(self, request: Request) -> View:
+        chosen, listed = self._list(request.query_params)
+        types = sorted({kind for summary in self._collector.seen.summaries() for kind, _, _ in summary.counts})
+        return pages.tasks(listed[:PAGE], chosen, types, self._next(chosen, listed))
+
+    def _next(self, chosen: Filter, listed: list[Task]) -> str:
+        if len(listed) <= PAGE:
+            return ""
+        last = listed[PAGE - 1]
+        return link_to(
+            "/tasks", type=chosen.task_type, status=chosen.status, before=last.started_at, before_id=last.task_id
+        )
+
+    def _list(self, query: Mapping[str, str]) -> tuple[Filter, list[Task]]:
+        """Return the tasks of all stores, one more than fits on a page."""
+        names = {"task_type": "type", "status": "status", "before": "before", "before_id": "before_id"}
+        chosen = Filter(**{name: query.get(key, "") for name, key in names.items()})
+        listed: list[Task] = []
+        problems: list[StoreError] = []
+        for path in self._collector.scope.stores:
+            try:
+                listed += browse.page(path, chosen, PAGE + 1)
+            except StoreError as error:
+                problems.append(error)
+        if problems and not listed:
+            raise problems[0]
+        return chosen, sorted(listed, key=lambda task: (task.started_at, task.task_id), reverse=True)[: PAGE + 1]
+
+    def _find(self, task_id: str) -> tuple[Path, Task] | None:
+        for path in self._collector.scope.stores:
+            try:
+                task = browse.find(path, task_id)
+            except StoreError:
+                if len(self._collector.scope.stores) == 1:
+                    raise
+                continue
+            if task is not None:
+                return path, task
+        return None
+
+    def _task(self, request: Request) -> View | None:
+        found = self._find(request.path_params["task_id"])
+        if found is None:
+            return None
+        path, task = found
+        return pages.task(self._without_rows(task), allow_actions=self._options.allow_actions, store=str(path))
+
+    def _without_rows(self, task: Task) -> Task:
+        """Return the task without the output of commands, which may contain rows, unless rows are shown."""
+        summary = task.task_context.get("diff_summary")
+        if self._options.show_rows or not isinstance(summary, dict) or "said" not in summary:
+            return task
+        hidden = {**task.task_context, "diff_summary": {**summary, "said": "hidden; show it with --show-rows"}}
+        return replace(task, task_context=hidden)
+
+    async def _report(self, request: Request) -> Response:
+        try:
+            made = await run_in_threadpool(self._report_pieces, request.path_params["task_id"])
+        except StoreError as error:
+            note = Notes("The report cannot be read", [Cell(str(error), note=error.cure)], "trouble")
+            view = View("Not available", "tasks", [note], "not available", "trouble", above=("tasks", "/tasks"))
+            return HTMLResponse(self._renderer.page(view, self._collector.seen.parts, ""), 404)
+        if made is None:
+            return self._missing(request, None)
+        pieces, policy = made
+        headers = {"content-security-policy": f"{policy}; frame-ancestors 'none'"}
+        return StreamingResponse(pieces, media_type="text/html", headers=headers)
+
+    def _report_pieces(self, task_id: str) -> tuple[Any, str] | None:
+        found = self._find(task_id)
+        if found is None or found[1].task_status == RUNNING:
+            return None
+        task = self._without_rows(found[1])
+        if task.task_type not in _WITH_ROWS or not task.diff_file_path:
+            return html_pieces(task_page(asdict(task)))
+        report = open_report(Path(task.diff_file_path))
+        page = page_of_diff(report.head, report.counts, str(report.path))
+        if self._options.show_rows:
+            return html_pieces(page, report)
+        remark = "the differing rows are hidden: start trueup serve with --show-rows to see them"
+        return html_pieces(replace(page, data=None, remarks=[*page.remarks, remark]))
+
+    def _validation(self, request: Request) -> View | None:
+        node, name = request.query_params.get("node", ""), request.query_params.get("name", "")
+        for found in self._collector.seen.validations():
+            if (found.meta, found.status.name) == (node, name):
+                shown = {"show_rows": self._options.show_rows, "allow_actions": self._options.allow_actions}
+                return pages.validation(found, self._collector.trends(), **shown)
+        return None
+
+    def _tube(self, request: Request) -> View | None:
+        node, name = request.query_params.get("node", ""), request.query_params.get("name", "")
+        for found in self._collector.seen.tubes():
+            if (found.node, found.info.tube) == (node, name):
+                return pages.tube(found, self._collector.trends())
+        return None
+
+    def _past_actions(self, request: Request) -> View:
+        rows = [row for path in self._collector.scope.stores for row in browse.actions(path, 200)]
+        return pages.actions(sorted(rows, key=lambda row: str(row["at"]), reverse=True))
+
+    # Files, events, sign-in.
+
+    async def _file(self, request: Request) -> Response:
+        found = self._static.get(request.path_params["name"])
+        if found is None:
+            return self._missing(request, None)
+        return Response(found[0], media_type=found[1], headers={"cache-control": "max-age=60"})
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= _MAX_STREAMS:
+            return PlainTextResponse("too many open pages\n", 503, {"retry-after": "30"})
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(self._stream(request), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self, request: Request) -> AsyncIterator[str]:
+        """Yield the version of what was seen, whenever it changes, and a comment now and then."""
+        self._streams += 1
+        try:
+            loop = asyncio.get_running_loop()
+            until, sent, last = loop.time() + _STREAM_SECONDS, -1, loop.time()
+            yield "retry: 3000\n\n"
+            while not self._stopping and loop.time() < until:
+                version = self._collector.seen.version
+                if version != sent:
+                    sent, last = version, loop.time()
+                    yield f"event: seen\ndata: {version}\n\n"
+                elif loop.time() - last > _BEAT_SECONDS:
+                    last = loop.time()
+                    yield ": still here\n\n"
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            self._streams -= 1
+
+    async def _login(self, request: Request) -> Response:
+        if not self._options.tokens:
+            return RedirectResponse("/", 303)
+        if request.method != "POST":
+            return HTMLResponse(self._renderer.login(wrong=False))
+        user = self._sessions.user_of(request.scope["trueup.form"].get("token", "").strip())
+        if not user:
+            if not await self._guard.wrong_token():
+                return PlainTextResponse("too many wrong tokens\n", 429, {"retry-after": "5"})
+            return HTMLResponse(self._renderer.login(wrong=True), 403)
+        value = self._sessions.begin(user)
+        header = cookie_header(self._guard.cookie, value, secure=self._options.has_tls)
+        return RedirectResponse("/", 303, {"set-cookie": header})
+
+    async def _logout(self, request: Request) -> Response:
+        if not self._is_own_form(request):
+            return PlainTextResponse("the form is not of this page\n", 403)
+        self._sessions.end(request.cookies.get(self._guard.cookie, ""))
+        header = cookie_header(self._guard.cookie, "", secure=self._options.has_tls, seconds=0)
+        return RedirectResponse("/login", 303, {"set-cookie": header})
+
+    # Actions.
+
+    def _is_own_form(self, request: Request) -> bool:
+        return same_text(request.scope["trueup.form"].get("csrf", ""), self._csrf)
+
+    async def _act(self, request: Request) -> Response:
+        if not self._is_own_form(request):
+            return PlainTextResponse("the form is not of this page: reload it, and try again\n", 403)
+        try:
+            address = await run_in_threadpool(
+                self._actions.run, request.scope["trueup.who"], request.scope["trueup.form"]
+            )
+        except TrueupError as error:
+            note = Notes("The action failed", [Cell(str(error), note=error.cure)], "trouble")
+            view = View("Not done", "", [note], "not done", "trouble")
+            return HTMLResponse(self._renderer.page(view, self._collector.seen.parts, ""), 409)
+        return RedirectResponse(address, 303)
+
+    # For programs.
+
+    def _health(self, request: Request) -> Response:
+        """Answer 200 while the server runs: a source that fails is a matter of the page."""
+        seen = self._collector.seen
+        tried = [part.tried_at for part in seen.parts if part.tried_at]
+        return JSONResponse({"status": "ok", "sources": len(seen.parts), "read": len(tried)})
+
+    def _metrics(self, request: Request) -> Response:
+        text = metrics_text(self._collector.seen, self._collector.scope.config)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    def _api(self, read: Callable[..., Any]) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            return JSONResponse(read(self._collector.seen, show_rows=self._options.show_rows))
+
+        return answer
+
+    def _api_tasks(self, request: Request) -> Response:
+        try:
+            chosen, listed = self._list(request.query_params)
+        except StoreError as error:
+            return JSONResponse({"error": str(error), "cure": error.cure}, 503)
+        rows = [documents.task(self._without_rows(task)) for task in listed[:PAGE]]
+        following = self._next(chosen, listed).replace("/tasks", "/api/v1/tasks", 1)
+        return JSONResponse({"tasks": rows, "next": following or None})
+
+    def _api_task(self, request: Request) -> Response:
+        try:
+            found = self._find(request.path_params["task_id"])
+        except StoreError as error:
+            return JSONResponse({"error": str(error), "cure": error.cure}, 503)
+        if found is None:
+            return JSONResponse({"error": "this task does not exist"}, 404)
+        return JSONResponse(documents.task(self._without_rows(found[1])))
+
+    def _api_history(self, request: Request) -> Response:
+        query = request.query_params
+        states = [
+            state
+            for summary in self._collector.seen.summaries()
+            for state in summary.states
+            if state.run.table_name == query.get("name", "") and query.get("nodes") in (None, state.run.nodes)
+        ]
+        try:
+            runs = [documents.run(run) for state in states for run in self._runs(state, 1000)]
+        except StoreError as error:
+            return JSONResponse({"error": str(error), "cure": error.cure}, 503)
+        return JSONResponse({"runs": runs})
+
+    def _missing(self, request: Request, error: Any) -> Response:
+        if request.url.path.startswith("/api/"):
+            return JSONResponse({"error": "there is no such resource"}, 404)
+        status = getattr(error, "status_code", 404)
+        text = "method not allowed" if status == 405 else "there is no such page"
+        note = Notes(text, [Cell("to the overview", "/")])
+        return HTMLResponse(self._renderer.page(View("Not found", "", [note]), (), ""), status)
+
+    def _failed(self, request: Request, error: Any) -> Response:
+        return PlainTextResponse("the server could not answer; its log has the reason\n", 500)
+
+
+def address_is_live(request: Request) -> bool:
+    """Return whether a page shows only what the collector has seen, and may be kept until that changes."""
+    path = request.url.path
+    return not path.startswith(("/tasks", "/actions")) and path != "/table"

@@ -104,7 +104,7 @@ def test_a_page_is_live_while_a_validation_runs(
     file = tmp_path / "trueup.toml"
     file.write_text(f'[nodes]\nn1 = "{up.uri}"\nn2 = "{down.uri}"\n')
     file.chmod(0o600)
-    copy.start()
+    copy.start(syncer="lag:0")
     try:
         with serving([store.path], load(str(file)), show_rows=True) as running:
             running.until(lambda: running.collector.seen.validations())

@@ -15,6 +15,7 @@ from types import FrameType
 
 import click
 
+from trueup.cli.alerts import after_command, before_command
 from trueup.cli.environment import add_variables, is_on
 from trueup.cli.every import add_log_options, show_logs
 from trueup.config.logs import hide, shows_json
@@ -112,7 +113,10 @@ def run(arguments: list[str]) -> int:
         return answer(trueup)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        return _run(arguments)
+        before_command()
+        code = _run(arguments)
+        after_command(arguments)
+        return code
     finally:
         hide()
 

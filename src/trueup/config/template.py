@@ -140,6 +140,43 @@ TEMPLATE = """\
 # The time zone of cron.
 #timezone = "UTC"
 
+# Alerts of `trueup serve` and of commands. What raises them:
+#[alerts]
+# The verdict of a table is not MATCH.
+#verdict_change = true
+# More differences than this at the last diff.
+#differences_above = 100
+# The last proof of a table is older, or it has none.
+#proof_older_than = "1d"
+# A validation has errors.
+#validation_error = true
+# A validation is further behind.
+#lag_above = "5m"
+# A server keeps more log for a slot of trueup.
+#slot_retained_above = "10GB"
+# A tube has dead letters.
+#dead_letters = true
+# A task failed.
+#task_failed = true
+# An alert that lasts is sent again after this time; "0": never.
+#repeat_after = "4h"
+# Send a message when an alert ends.
+#resolved = true
+# Where alerts are sent: one table per target.
+#[alerts.to.ops]
+# An address that gets JSON, as Slack reads it.
+#webhook = "${OPS_WEBHOOK}"
+#[alerts.to.pager]
+# A command that gets the same JSON on stdin.
+#command = ["/usr/local/bin/page", "ops"]
+#[alerts.to.mail]
+# A mail server: smtp+starttls://, smtps:// or smtp://.
+#smtp = "smtp+starttls://trueup:${SMTP_PASSWORD}@mail.example.com:587"
+# The sender.
+#from = "trueup@example.com"
+# The recipients.
+#to = ["ops@example.com"]
+
 # A version log is configured in difflog.toml (`trueup difflog init` writes an example), or in a section [difflog] here.
 """
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from trueup.errors import StoreError
-from trueup.store import history, times
+from trueup.store import alerts, history, times
 from trueup.store.file import open_database, sql, tasks_db_path, transaction, translated
 from trueup.store.look import why_task_lost
 from trueup.store.owner import this_process
@@ -37,6 +37,9 @@ COMPLETED = "COMPLETED"
 FAILED = "FAILED"
 INTERRUPTED = "INTERRUPTED"
 FINAL = (COMPLETED, FAILED, INTERRUPTED)
+
+# The stores in which this process has ended a task: a command looks for alerts there.
+ENDED_IN: set[Path] = set()
 
 # The keys of the context that `finish` writes; a request must not use them.
 RESULT_KEYS = ("diff_summary", "error")
@@ -69,6 +72,7 @@ class Task:
 Tasks: TypeAlias = "list[Task]"
 States: TypeAlias = "list[history.TableState]"
 Runs: TypeAlias = "list[history.TableRun]"
+Changes: TypeAlias = "list[alerts.Change]"
 
 
 class TaskStore:
@@ -161,6 +165,7 @@ class TaskStore:
             connection.execute(sql("finish.sql"), end)
             ended = self._row(task_id)
             history.record(connection, dict(ended))
+            ENDED_IN.add(self.path)
             return task_of(ended)
 
     def reopen(self, task_id: str) -> Task:
@@ -258,6 +263,23 @@ class TaskStore:
         row = (times.now(), *(safe_text(text)[:1000] for text in (who, action, target, outcome)))
         with self._writing() as connection:
             connection.execute("INSERT INTO actions (at, who, action, target, outcome) VALUES (?, ?, ?, ?, ?)", row)
+
+    def change_alerts(
+        self,
+        raised: Mapping[str, tuple[str, str]],
+        kinds: Sequence[str],
+        *,
+        once: Sequence[str],
+        repeat_after: float,
+    ) -> Changes:
+        """Store the alerts that are raised now, and return what has to be sent: see `alerts.change`."""
+        with self._writing() as connection:
+            return alerts.change(connection, raised, kinds, once=once, repeat_after=repeat_after)
+
+    def undo_alerts(self, changes: Sequence[alerts.Change]) -> None:
+        """Restore the alerts before changes that could not be sent."""
+        with self._writing() as connection:
+            alerts.undo(connection, changes)
 
     def close(self) -> None:
         """Close the file. Unfinished tasks of this process stay RUNNING until the process ends."""

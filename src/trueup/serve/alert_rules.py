@@ -1,0 +1,106 @@
+"""Which alerts are raised by what was seen. An alert has a key that stays the same while its reason lasts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trueup.config.secrets import mask
+from trueup.config.wording import counted, size_text
+from trueup.report.history import age_text
+from trueup.report.html import visible
+from trueup.serve.alert_settings import AlertSettings
+from trueup.serve.model import Seen
+from trueup.serve.render import seconds_of
+from trueup.store.history import MATCH, TableState
+
+# The kinds that need only a task store, and those that need the nodes.
+OF_STORES = ("verdict", "differences", "proof", "task")
+OF_NODES = ("validation", "lag", "slot", "letters")
+# Events: they are sent once, never again, and are not resolved.
+ONCE = ("task",)
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One reason: its key begins with its kind. A different `state` under the same key is sent as a change."""
+
+    key: str
+    text: str
+    state: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the alert."""
+        return self.key.partition(" ")[0]
+
+
+def raised(seen: Seen, settings: AlertSettings) -> dict[str, Alert]:
+    """Return all alerts, by key."""
+    found = [*_of_tables(seen, settings), *_of_tasks(seen, settings), *_of_nodes(seen, settings)]
+    return {alert.key: alert for alert in found}
+
+
+def known_kinds(seen: Seen) -> tuple[str, ...]:
+    """Return the kinds of which an alert that is not raised is resolved: all of their sources were read."""
+    stores = bool(seen.stores) and all(part.value is not None for part in seen.stores.values())
+    nodes = bool(seen.nodes) and all(part.value is not None for part in seen.nodes.values())
+    return (*(OF_STORES if stores else ()), *(OF_NODES if nodes else ()))
+
+
+def _alert(key: str, text: str, state: str = "") -> Alert:
+    return Alert(key, mask(str(visible(text)).replace("\n", " ")), state)
+
+
+def _name(state: TableState) -> str:
+    return f"{state.run.table_name} on {state.run.cluster_name or state.run.nodes}"
+
+
+def _of_tables(seen: Seen, settings: AlertSettings) -> Iterator[Alert]:
+    for state in (state for summary in seen.summaries() for state in summary.states):
+        run, name = state.run, _name(state)
+        key = f"{run.table_name} {run.cluster_name} {run.nodes}"
+        if settings.verdict_change and run.verdict != MATCH and run.is_whole:
+            yield _alert(f"verdict {key}", f"{name} is {run.verdict}", run.verdict)
+        most = settings.differences_above
+        if most is not None and run.differences is not None and run.differences > most and run.mode != "check":
+            yield _alert(f"differences {key}", f"{name} has {run.differences:,} differences (limit {most:,})")
+        limit = settings.proof_older_than
+        if limit is not None:
+            age = time.time() - seconds_of(state.matched_at) if state.matched_at else None
+            if age is None or age > limit:
+                old = "was never proven" if age is None else f"was proven {age_text(age)} ago"
+                yield _alert(f"proof {key}", f"{name} {old} (limit {age_text(limit)})")
+
+
+def _of_tasks(seen: Seen, settings: AlertSettings) -> Iterator[Alert]:
+    if not settings.task_failed:
+        return
+    for task in (task for summary in seen.summaries() for task in summary.failed):
+        error = str(task.task_context.get("error") or "").splitlines()
+        what = f"{task.task_type} {f'{task.schema}.{task.table_name}'.strip('.')}".strip()
+        yield _alert(
+            f"task {task.task_id}", f"task {task.task_id[:8]} ({what}) failed{f': {error[0]}' if error else ''}"
+        )
+
+
+def _of_nodes(seen: Seen, settings: AlertSettings) -> Iterator[Alert]:
+    for validation in seen.validations():
+        status, name = validation.status, f"{validation.status.name} on {validation.meta}"
+        if settings.validation_error and status.open_errors:
+            yield _alert(f"validation {name}", f"validation {name} has {counted(status.open_errors, 'error')}")
+        limit = settings.lag_above
+        if limit is not None and status.lag_seconds is not None and status.lag_seconds > limit:
+            text = f"validation {name} is {status.lag_seconds:,.0f} s behind (limit {age_text(limit)})"
+            yield _alert(f"lag {name}", text)
+    for slot in seen.slots():
+        most = settings.slot_retained_above
+        if most is not None and slot.retained_bytes is not None and slot.retained_bytes > most:
+            text = f"{slot.node} keeps {size_text(slot.retained_bytes)} of log for the slot {slot.slot}"
+            yield _alert(f"slot {slot.node} {slot.slot}", f"{text} (limit {size_text(most)})")
+    for tube in seen.tubes():
+        letters = int(tube.total("dead_letters"))
+        if settings.dead_letters and letters:
+            name = f"{tube.info.tube} on {tube.node}"
+            yield _alert(f"letters {name}", f"tube {name} has {counted(letters, 'dead letter')}")

@@ -1,0 +1,243 @@
+"""Alerts: raised, repeated and resolved once, to real HTTP and SMTP servers; a target that is down blocks nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.serve import compared
+from trueup.cli.main import run
+from trueup.errors import ConfigError
+from trueup.serve.alert_settings import AlertSettings, Target, load_alerts
+from trueup.serve.model import NodeSeen, Part, Seen, SlotSeen
+from trueup.serve.notify import Alerts, message
+from trueup.serve.sources import read_store
+from trueup.store import TaskStore
+from trueup.store.alerts import Change
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Keeps what is posted."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.got.append(json.loads(body))  # type: ignore[attr-defined]
+        self.send_response(self.server.answer)  # type: ignore[attr-defined]
+        self.send_header("location", "http://127.0.0.1:1/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hook() -> Iterator[Any]:
+    """A webhook: `got` has the messages, `answer` is its status."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        server.got, server.answer = [], 200  # type: ignore[attr-defined]
+        server.url = f"http://127.0.0.1:{server.server_port}/services/T0/secret-part"  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+class Mailbox(socketserver.StreamRequestHandler):
+    """A small SMTP server that keeps what it gets."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 test\r\n")
+        while line := self.rfile.readline():
+            word = line.split()[0].upper()
+            if word == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                mail = b""
+                while (line := self.rfile.readline()) != b".\r\n":
+                    mail += line
+                self.server.got.append(mail.decode())  # type: ignore[attr-defined]
+            self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
+            if word == b"QUIT":
+                return
+
+
+@contextmanager
+def mailbox() -> Iterator[Any]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mailbox) as server:
+        server.got = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TaskStore]:
+    with TaskStore(tmp_path / "alerts.db") as opened:
+        yield opened
+
+
+def seen(store: TaskStore, **more: Any) -> Seen:
+    return Seen(stores={store.path: Part("s", read_store(store.path), 1.0, 1.0)}, **more)
+
+
+def alerts(store: TaskStore, *targets: Target, **settings: Any) -> Alerts:
+    return Alerts(AlertSettings(targets=targets, **settings), store.path)
+
+
+def test_raised_changed_repeated_and_resolved(store: TaskStore, hook: Any) -> None:
+    rules = alerts(store, Target("ops", webhook=hook.url), differences_above=5, task_failed=False)
+    compared(store, "orders", "MATCH")
+    assert rules.process(seen(store)) == []
+    compared(store, "orders", "DIFFER", count=9)
+    assert [change.how for change in rules.process(seen(store))] == ["raised", "raised"]
+    # No process sends it again.
+    assert rules.process(seen(store)) == []
+    assert (
+        alerts(store, Target("ops", webhook=hook.url), differences_above=5, task_failed=False).process(seen(store))
+        == []
+    )
+    compared(store, "orders", "INCOMPLETE", count=2)
+    assert sorted((change.alert.split()[0], change.how) for change in rules.process(seen(store))) == [
+        ("differences", "resolved"),
+        ("verdict", "changed"),
+    ]
+    often = alerts(store, Target("ops", webhook=hook.url), repeat_after=0.01, task_failed=False)
+    time.sleep(0.02)
+    assert [change.how for change in often.process(seen(store))] == ["repeated"]
+    compared(store, "orders", "MATCH")
+    assert [change.how for change in rules.process(seen(store))] == ["resolved"]
+    assert len(hook.got) == 4
+    assert (
+        hook.got[0]["text"]
+        == "ALERT: public.orders on shop is DIFFER\nALERT: public.orders on shop has 9 differences (limit 5)"
+    )
+    assert hook.got[-1]["alerts"][0]["state"] == "resolved"
+
+
+def test_what_cannot_be_seen_is_not_resolved(store: TaskStore, hook: Any) -> None:
+    rules = alerts(store, Target("ops", webhook=hook.url), slot_retained_above=100)
+    node = NodeSeen("n1", "id", slots=(SlotSeen("n1", "trueup_v", True, 4096),))
+    assert [change.text for change in rules.process(seen(store, nodes={"n1": Part("n1", node, 1.0, 1.0)}))] == [
+        "n1 keeps 4,096 bytes of log for the slot trueup_v (limit 100 bytes)"
+    ]
+    # A command reads only its task store; a node that was never read says nothing.
+    assert rules.process(seen(store)) == []
+    assert rules.process(seen(store, nodes={"n1": Part("n1", error="down")})) == []
+    good = Part("n1", NodeSeen("n1", "id"), 1.0, 1.0)
+    assert [change.how for change in rules.process(seen(store, nodes={"n1": good}))] == ["resolved"]
+
+
+def test_a_failed_task_and_an_old_proof(store: TaskStore, hook: Any) -> None:
+    rules = alerts(store, Target("ops", webhook=hook.url), proof_older_than=0.01, verdict_change=False)
+    compared(store, "a<b>&", "MATCH")
+    compared(store, "orders", "INCOMPLETE", error="lost postgresql://u:hunter2@h/x\nmore")
+    time.sleep(0.02)
+    first = rules.process(seen(store))
+    assert sorted(change.alert.split()[0] for change in first) == ["proof", "proof", "task"]
+    text = hook.got[0]["text"]
+    assert "hunter2" not in text
+    assert "a&lt;b&gt;&amp;" in text
+    assert "was never proven" in text
+    # A failure is sent once, and its end is no news.
+    often = alerts(store, Target("ops", webhook=hook.url), repeat_after=0.01, verdict_change=False)
+    time.sleep(0.02)
+    assert [change.how for change in often.process(seen(store)) if change.alert.startswith("task")] == []
+
+
+@pytest.mark.parametrize("answer", [500, 302])
+def test_a_target_that_refuses_is_tried_again(
+    store: TaskStore, hook: Any, answer: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = alerts(store, Target("ops", webhook=hook.url), task_failed=False)
+    compared(store, "orders", "DIFFER", count=1)
+    hook.answer = answer
+    assert rules.process(seen(store)) == []
+    assert "ops cannot be reached" in caplog.text
+    assert "secret-part" not in caplog.text
+    hook.answer = 200
+    assert [change.how for change in rules.process(seen(store))] == ["raised"]
+
+
+def test_a_command_and_mail(store: TaskStore, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with mailbox() as server:
+        address = f"smtp://127.0.0.1:{server.server_address[1]}"
+        mail = Target("mail", smtp=address, sender="trueup@example.com", recipients=("ops@example.com",))
+        rules = alerts(store, Target("run", command=("sh", "-c", f"cat > {out}")), mail, task_failed=False)
+        compared(store, "orders\r\nBcc: evil@example.com", "DIFFER", count=1)
+        assert len(rules.process(seen(store))) == 1
+        (text,) = server.got
+    assert "trueup: ALERT: public" in text
+    assert "\nBcc:" not in text
+    assert json.loads(out.read_text())["alerts"][0]["state"] == "raised"
+
+
+def test_a_run_is_not_blocked_by_a_target_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that fails a task sends it; a server that accepts and is silent delays the end by seconds only."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / "trueup.toml").write_text(
+            f'[nodes]\na = "postgresql://127.0.0.1:1/x"\nb = "postgresql://127.0.0.1:1/y"\n[alerts]\n[alerts.to.ops]\n'
+            f'webhook = "http://127.0.0.1:{silent.getsockname()[1]}/"\n'
+        )
+        monkeypatch.setattr("trueup.serve.notify.END_SECONDS", 0.5)
+        began = time.monotonic()
+        assert run(["diff", "public.t", "--engine", "local"]) == 2
+        assert 0.5 <= time.monotonic() - began < 20
+    with TaskStore() as store:
+        assert [task.task_status for task in store.list()] == ["FAILED"]
+
+
+def test_a_command_sends_what_it_found(tmp_path: Path, hook: Any) -> None:
+    config = tmp_path / "watch.toml"
+    config.write_text(
+        '[nodes]\na = "postgresql://127.0.0.1:1/x"\nb = "postgresql://127.0.0.1:1/y"\n[alerts]\n[alerts.to.ops]\n'
+        f'webhook = "{hook.url}"\n'
+    )
+    assert run(["check", "public.t", "--engine", "local", "--config", str(config)]) == 2
+    assert "TABLE_CHECK public.t) failed" in hook.got[0]["text"]
+    run(["tasks"])
+    assert len(hook.got) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[alerts]\n", "there is no target"),
+        ("[alerts]\nlag_over = 1\n", "no such key"),
+        ('[alerts]\nlag_above = "soon"\n[alerts.to.x]\ncommand = ["a"]\n', "not an interval"),
+        ('[alerts]\nslot_retained_above = "many"\n[alerts.to.x]\ncommand = ["a"]\n', "not a size"),
+        ('[alerts.to.x]\nwebhook = "ftp://x"\n', "not an address of HTTP"),
+        ('[alerts.to.x]\nwebhook = "https://x"\ncommand = ["a"]\n', "exactly one"),
+        ('[alerts.to.x]\nsmtp = "smtp://u:hunter2@mail.example.com"\nfrom = "a"\nto = ["b"]\n', "not be encrypted"),
+        ('[alerts.to.x]\nsmtp = "smtps://mail.example.com"\n', "from and to are required"),
+    ],
+)
+def test_wrong_settings(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "trueup.toml").write_text(text)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load_alerts()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_right_settings(tmp_path: Path) -> None:
+    (tmp_path / "trueup.toml").write_text(
+        '[alerts]\nlag_above = "5m"\nslot_retained_above = "2GB"\nrepeat_after = "0"\n'
+        '[alerts.to.x]\ncommand = ["a", "b"]\n'
+    )
+    settings = load_alerts()
+    assert settings is not None
+    assert (settings.lag_above, settings.slot_retained_above, settings.repeat_after) == (300.0, 2 * 1024**3, 0.0)
+    assert settings.targets[0].command == ("a", "b")
+
+
+def test_a_long_list_is_cut() -> None:
+    changes = [Change(f"verdict {number}", "raised", f"t{number} is DIFFER", "") for number in range(50)]
+    assert message(changes).splitlines()[-1] == "… and 30 more"

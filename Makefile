@@ -56,6 +56,7 @@ bench: install
 	@$(BIN)/python bench/difflog.py --large --growth --spread
 	@$(BIN)/python bench/diff.py --growth --uuid
 	@$(BIN)/python bench/tube.py
+	@$(BIN)/python bench/validate.py
 	@$(BIN)/python bench/switchover.py
 	@$(BIN)/python bench/repair.py
 	@$(BIN)/python bench/handover.py

@@ -69,6 +69,25 @@ def memory_of(root: int) -> int:
     return sum(_pss(pid) for pid in _tree(root))
 
 
+def memory_by_kind(root: int) -> dict[str, int]:
+    """Bytes of a process ("driver"), and of its children: Java, the Python workers, and the processes that plan jobs."""
+    found: dict[str, int] = {}
+    for pid in _tree(root):
+        kind = "driver" if pid == root else _kind(pid)
+        found[kind] = found.get(kind, 0) + _pss(pid)
+    return found
+
+
+def _kind(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "ended"
+    if words[0].endswith("java"):
+        return "Java"
+    return "workers" if "pyspark.worker" in words else "planners"
+
+
 def _watch(root: int, peak: list[int], done: threading.Event) -> None:
     while True:
         peak[0] = max(peak[0], memory_of(root))

@@ -1,16 +1,16 @@
 """What a validation keeps up with: changes a second beside PostgreSQL's own replication, time to an error, memory.
 
-    .venv/bin/python bench/validate.py [--rates 5000,10000,15000,20000] [--seconds 30] [--changes 2000000]
-                                       [--engines local,spark]
+    .venv/bin/python bench/validate.py [--rates 5000,10000,15000,20000] [--seconds 30] [--engines local,spark]
+                                       [--fast-seconds 20] [--memory-seconds 120] [--memory-rate 5000]
 
 Two servers of this machine, a table of 200,000 rows, native replication between them. Upstream, transactions of 100
 changes each (updates by key, some inserts and deletes) come at a given rate; the validation is a process of its own,
 and shares the cores with both servers and the load. A rate is kept if at its end less than two seconds of it wait.
 Beside the load, a row is spoiled by a trigger of the target every half second: the time until it is listed as an error,
 with --check-interval 0.25 and --row-error-delay 1. What is behind because the subscription has not applied it yet is not
-the validation's doing: its share is told. Then changes come as fast as they are validated, and memory is
-watched: of the process and its children (Java, Python workers) together, shared pages counted once. The engines take
-turns, each with its own slot, in the same databases. Writes bench/RESULTS-validate.md.
+the validation's doing: its share is told. Then changes come as fast as they are validated. Then they come at a low
+rate, and memory is watched: of the process and its children (Java, Python workers, and the Python processes that plan
+the batches), pages that several of them share counted once. The engines take turns, each with its own slot, in the same databases. Writes bench/RESULTS-validate.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from machine import machine, memory_of
+from machine import machine, memory_by_kind
 
 from trueup.api.validate import Validation
 from trueup.capture.log.slot import lsn_number
@@ -152,22 +152,33 @@ class Probes:
         return [self._seen[key] - made for key, made in self._made.items()]
 
 
-def memory(up: Database, validation: Validation, pid: int, changes: int) -> tuple[float, list[tuple[int, int]]]:
-    """Changes a second if they come as fast as they are validated, and bytes after so many changes."""
+def fastest(up: Database, validation: Validation, seconds: float) -> float:
+    """Changes a second if they come as fast as they are validated."""
     base[0] = 0
     base[0] = processed(validation)
     load = Load(up, validation, 0)
-    found: list[tuple[int, int]] = []
     began = time.monotonic()
-    while (done := processed(validation)) < changes:
-        if not found or done >= (len(found)) * changes / 10:
-            found.append((done, memory_of(pid)))
-        time.sleep(0.2)
-    rate = done / (time.monotonic() - began)
-    found.append((done, memory_of(pid)))
+    time.sleep(seconds)
+    rate = processed(validation) / (time.monotonic() - began)
     load.stop()
-    sys.stdout.write(f"{done:,} changes at {rate:,.0f} a second\n")
-    return rate, found
+    validation.fence(timeout=300)
+    return rate
+
+
+def memory(
+    up: Database, validation: Validation, process: subprocess.Popen[bytes], rate: int, seconds: float
+) -> list[tuple[float, dict[str, int]]]:
+    """Bytes by kind of process after so many seconds at a rate, every half minute."""
+    load = Load(up, validation, rate)
+    found: list[tuple[float, dict[str, int]]] = []
+    began = time.monotonic()
+    every = min(30.0, seconds / 4)
+    while (now := time.monotonic() - began) < seconds:
+        time.sleep(every * (len(found) + 1) - now)
+        found.append((every * (len(found) + 1), memory_by_kind(process.pid)))
+        assert process.poll() is None, "the validation has ended"
+    load.stop()
+    return found
 
 
 def main() -> None:
@@ -175,10 +186,13 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rates", default="5000,10000,15000,20000")
     options.add_argument("--seconds", type=float, default=30)
-    options.add_argument("--changes", type=int, default=2_000_000)
+    options.add_argument("--fast-seconds", type=float, default=20)
+    options.add_argument("--memory-seconds", type=float, default=120)
+    options.add_argument("--memory-rate", type=int, default=5_000)
     options.add_argument("--engines", default="local,spark")
     options.add_argument("--no-file", action="store_true")
     given = options.parse_args()
+    computer = machine()
     with Server.start(name="up", settings=SETTINGS) as one, Server.start(name="down", settings=SETTINGS) as two:
         up, down = one.database("postgres"), two.database("postgres")
         up.execute(TABLES)
@@ -196,7 +210,7 @@ def main() -> None:
         nodes = {"n1": up.uri, "n2": down.uri}
         engines = given.engines.split(",")
         found = {engine: measured(given, up, down, engine, nodes) for engine in engines}
-        lines = report(found)
+        lines = report(found, computer, given.memory_rate)
     text = "\n".join(lines)
     sys.stdout.write(text + "\n")
     if not given.no_file:
@@ -209,7 +223,7 @@ class Found:
 
     rates: list[dict[str, Any]]
     fastest: float
-    sizes: list[tuple[int, int]]
+    sizes: list[tuple[float, dict[str, int]]]
     status: str
 
 
@@ -226,20 +240,21 @@ def measured(given: argparse.Namespace, up: Database, down: Database, engine: st
             time.sleep(0.1)
         validation.fence()
         rates = []
-        for rate in (int(each) for each in given.rates.split(",")):
+        for rate in (int(each) for each in given.rates.split(",") if each):
             rates.append(keeps_up(up, down, validation, rate, given.seconds))
             sys.stdout.write(f"{engine}: {rates[-1]}\n")
-        fastest, sizes = memory(up, validation, process.pid, given.changes)
-        return Found(rates, fastest, sizes, status_text(validation.status()).splitlines()[3].strip())
+        speed = fastest(up, validation, given.fast_seconds) if given.fast_seconds else 0.0
+        sizes = memory(up, validation, process, given.memory_rate, given.memory_seconds)
+        return Found(rates, speed, sizes, status_text(validation.status()).splitlines()[3].strip())
     finally:
         process.terminate()
         process.wait()
         validation.delete()
 
 
-def report(found: dict[str, Found]) -> list[str]:
+def report(found: dict[str, Found], computer: str, memory_rate: int) -> list[str]:
     """The lines of the report."""
-    lines = ["# Validation beside native replication", "", machine(), ""]
+    lines = ["# Validation beside native replication", "", computer, ""]
     lines += [
         "| engine | changes/s wanted | made | behind at the end | not applied yet | kept | caught up after | error p50 | p99 |"
     ]
@@ -251,11 +266,15 @@ def report(found: dict[str, Found]) -> list[str]:
                 f" {rate['of_syncer']:.0%} of it | {'yes' if rate['kept'] else 'no'} |"
                 f" {rate['catch_up']:.1f} s | {rate['p50']:.2f} s | {rate['p99']:.2f} s ({rate['probes']} rows) |"
             )
-    lines += ["", "As fast as they are validated, and the memory of all processes of the validation meanwhile:", ""]
-    lines += ["| engine | changes/s | MB after |", "|---|---|---|"]
+    speeds = ", ".join(f"{engine} {numbers.fastest:,.0f} changes/s" for engine, numbers in found.items())
+    lines += ["", f"As fast as they are validated: {speeds}", ""]
+    lines += [f"Memory of all processes at {memory_rate:,} changes/s, in MB:", ""]
+    kinds = ("driver", "Java", "workers", "planners")
+    lines += [f"| engine | after | all | {' | '.join(kinds)} |", "|---|--:|--:|" + "--:|" * len(kinds)]
     for engine, numbers in found.items():
-        sizes = ", ".join(f"{done / 1e6:.1f} M: {size / 1e6:,.0f}" for done, size in numbers.sizes)
-        lines.append(f"| {engine} | {numbers.fastest:,.0f} | {sizes} |")
+        for seconds, sizes in numbers.sizes:
+            parts = " | ".join(f"{sizes.get(kind, 0) / 1e6:,.0f}" for kind in kinds)
+            lines.append(f"| {engine} | {seconds:,.0f} s | {sum(sizes.values()) / 1e6:,.0f} | {parts} |")
     return [*lines, "", *(f"Status at the end ({engine}): {numbers.status}" for engine, numbers in found.items())]
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from support.fixtures import Spark
 from support.run_guard import VARIABLE
 from trueup.testing.postgres import Server
 
 
-def test_waits(request: pytest.FixtureRequest, server: Server, spark: Spark) -> None:
-    if os.environ.get("INTERRUPTED_RUN_CLUSTER"):
+def test_waits(request: pytest.FixtureRequest, server: Server) -> None:
+    if os.environ.get("INTERRUPTED_RUN_SPARK"):
+        request.getfixturevalue("spark")
         request.getfixturevalue("spark_cluster")
     folder = Path(os.environ["INTERRUPTED_RUN_FOLDER"])
     (folder / "run_id").write_text(os.environ[VARIABLE])

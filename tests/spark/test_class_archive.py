@@ -19,14 +19,24 @@ import pytest
 from support.class_archive import run_archive
 from trueup.engine.archive import Archive
 
-# Two sessions, one after the other: each has a Java process of its own, with its own settings, which ends. What fails
-# after the stop of the first one is no error. The archive is damaged before the second one.
+# Two sessions, one after the other: each has a Java process of its own, with its own settings, which ends. A stop does
+# not wait for that: the first process cannot end before. What fails after its stop is no error. The archive is damaged
+# before the second one.
 USE = """
-import json, sys
+import json, signal, sys
 from pathlib import Path
 from trueup.engine.jvm import own_process, stop_session, when_stopped
 from trueup.engine.session import start_session
 from trueup.testing.processes import wait_until
+
+class Held:
+    def __init__(self, process):
+        self.process, self.input = process, process.stdin
+
+    def close(self):
+        # Java ends when its input is closed.
+        self.process.send_signal(signal.SIGSTOP)
+        self.input.close()
 
 def session(memory):
     session = start_session(slots=1, conf={"spark.driver.memory": memory, "spark.log.level": "WARN"})
@@ -35,8 +45,12 @@ def session(memory):
     largest = session.sparkContext._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20
     seen.append([session.sparkContext.defaultParallelism, "/spark-" in maps, largest])
     if memory == "500m":
+        process.stdin = Held(process)
         when_stopped(lambda: 1 / 0)
     stop_session(session)
+    if memory == "500m":
+        assert process.poll() is None
+        process.send_signal(signal.SIGCONT)
     assert wait_until(lambda: process.poll() is not None, 60)
     assert process.returncode == 0
 
@@ -84,7 +98,9 @@ def _makers(tmp_path: Path) -> list[psutil.Process]:
 
 def test_an_archive_is_used_and_made_again_if_it_is_damaged(archive: Archive, tmp_path: Path) -> None:
     assert archive.is_ready()
-    done = subprocess.run([sys.executable, "-c", USE, archive.path], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", USE, archive.path], capture_output=True, text=True, timeout=240, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     first, second = json.loads(done.stdout)
     assert (first[:2], second[:2]) == ([1, True], [1, False])

@@ -262,7 +262,8 @@ def test_a_master_with_two_workers(
 def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: SparkCluster, server: Server) -> None:
     ran = run([f"--remote={connect_cluster.remote}"], cluster=connect_cluster, ui=connect_cluster.connect_ui)
     _check(ran, expected)
-    assert set(ran.seen.sessions.values()) == {CORES + 1}
+    # Not more than the cores and the driver; on a busy machine there may be fewer at the same time.
+    assert all(2 <= count <= CORES + 1 for count in ran.seen.sessions.values())
     left = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%'"
     is_none = wait_until(lambda: server.database("postgres").execute(left) == [(0,)], 60)
     assert is_none, "the workers still run, and must not keep sessions"

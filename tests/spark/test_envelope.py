@@ -54,7 +54,7 @@ def _same(task: int, room: Room) -> Iterator[int]:
 
 def _error(spark: Spark) -> EngineError:
     with pytest.raises(EngineError) as caught:
-        list(SparkEngine(spark, Share(), owned=False).run(_same, Tasks([1, 2])))
+        list(SparkEngine(spark, Share(), owned=False).run(_same, Tasks([1])))
     return caught.value
 
 

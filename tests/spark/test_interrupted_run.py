@@ -24,16 +24,16 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
-    ("number", "cluster", "count"),
-    # The driver; also the master and two workers, which a normal end stops as well.
-    [(signal.SIGINT, "", 1), (signal.SIGKILL, "yes", 4)],
+    ("number", "spark", "count"),
+    # The driver, the master and two workers; a normal end stops them as well.
+    [(signal.SIGINT, "", 0), (signal.SIGKILL, "yes", 4)],
     ids=["SIGINT", "SIGKILL"],
 )
 def test_an_interrupted_run_leaves_no_process_behind(
-    tmp_path: Path, number: signal.Signals, cluster: str, count: int
+    tmp_path: Path, number: signal.Signals, spark: str, count: int
 ) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"INTERRUPTED_RUN_FOLDER": str(tmp_path), "INTERRUPTED_RUN_CLUSTER": cluster}
+    environment |= {"INTERRUPTED_RUN_FOLDER": str(tmp_path), "INTERRUPTED_RUN_SPARK": spark}
     environment |= {"TMPDIR": str(tmp_path)}
     options = ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'run'}"]
     with (tmp_path / "output").open("wb") as output:

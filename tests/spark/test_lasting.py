@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -23,7 +18,6 @@ from trueup.engine import choose, handover, lasting
 from trueup.engine.lasting import LastingSpark
 from trueup.engine.local import answers_of
 from trueup.engine.progress import Silent
-from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.errors import EngineError
 from trueup.testing.processes import wait_until
@@ -33,12 +27,10 @@ from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.tube.model import Summary
 from trueup.verbs.tube.text import stats_text
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, Checker
-from trueup.verbs.validate.on_spark import stream
 from trueup.verbs.validate.status import status_text
 
 if TYPE_CHECKING:
     from support.fixtures import Databases, Spark
-    from trueup.testing.postgres import Database
 
 PATIENCE = 120.0
 AUTO = SparkSettings(engine="auto", local_seconds=0)
@@ -48,18 +40,25 @@ def until(condition: Callable[[], object]) -> None:
     assert wait_until(lambda: bool(condition()), PATIENCE)
 
 
+class Ready(threading.Event):
+    """When the start of Spark ends; the engine that was started."""
+
+    engine: SparkEngine
+
+
 @pytest.fixture
-def ready(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def ready(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> Ready:
     """Let the shared session be started in the background, which ends when the event is set."""
-    event = threading.Event()
+    event = Ready()
 
     class Shared(SparkEngine):
-        def __init__(self, session: Spark, share: Share, *, owned: bool) -> None:
-            super().__init__(session, share, owned=False)
-
         def warm_up(self, work: Any) -> None:
             super().warm_up(work)
+            event.engine = self
             assert event.wait(PATIENCE)
+
+        def close(self) -> None:
+            """Do not stop the session."""
 
     monkeypatch.setattr(lasting, "session_of_program", lambda settings: None)
     monkeypatch.setattr(choose, "start_session", lambda **options: spark)
@@ -102,7 +101,7 @@ def _fails(*arguments: object, **options: object) -> Any:
     raise EngineError("the Java process of Spark was killed (SIGKILL)", cure="use --engine local")
 
 
-def test_a_tube(ready: threading.Event, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tube(ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     [source, target] = databases(2)
     monkeypatch.setattr("trueup.capture.triggers.hold.GRACE", 0.3)
     source.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
@@ -151,10 +150,22 @@ def test_a_tube(ready: threading.Event, databases: Databases, monkeypatch: pytes
     assert sum("waiting until it writes no more" in text for text in said.messages) == 1
 
 
+def _hang_reader(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the process that asks the source for new changes; it is killed instead of the shared Java process."""
+    name = "pyspark.sql.streaming.python_streaming_source_runner"
+    (reader,) = [child for child in psutil.Process().children(recursive=True) if name in child.cmdline()]
+
+    def kill() -> bool:
+        reader.kill()
+        return True
+
+    reader.suspend()
+    monkeypatch.setattr("trueup.engine.spark.kill_own_process", kill)
+    engine.limit_stalls(1.0, is_here=True)
+
+
 @pytest.mark.parametrize("changes", ["log", "changelog"])
-def test_a_validation(
-    changes: Any, ready: threading.Event, databases: Databases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_validation(changes: Any, ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     up, down = databases(2)
     for database in (up, down):
         database.execute("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE gone (id int PRIMARY KEY)")
@@ -197,21 +208,23 @@ def test_a_validation(
         if changes == "log":
             assert max(sizes) <= MAX_KEYS_PER_TASK
             assert validation.status().engine["batches"] > 0
-            monkeypatch.setattr(stream, "judge_frame", _fails)
+            _hang_reader(ready.engine, monkeypatch)
+            problem = "no task of the Spark job was finished for"
         else:
             monkeypatch.setattr(SparkEngine, "run", _fails)
+            problem = "the Java process of Spark was killed"
         insert(13_001, 13_100, 13_077)
         until(lambda: ended or "problem" in validation.status().engine)
-        assert validation.status().engine["problem"].startswith("the Java process of Spark was killed")
+        assert validation.status().engine["problem"].startswith(problem)
         assert validation.fence().errors == 3
     assert ended == ["stopped by the user"]
-    assert sum("because Spark failed: the Java process" in text for text in messages) == 1
+    assert sum(f"because Spark failed: {problem}" in text for text in messages) == 1
     assert sum("Spark is ready" in text for text in messages) == (changes == "log")
     validation.delete()
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_copy(is_lost: bool, ready: threading.Event, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy(is_lost: bool, ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads copy four parts, Spark the others; a wave that is lost after it has written is copied once."""
     source, target = databases(2)
     for database in (source, target):
@@ -284,149 +297,3 @@ def test_spark_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         assert short.now() is None
         short.close()
     required.close()
-
-
-def _children(process: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
-    """Return the children of a process, and theirs, with this name, or with an argument that begins with it."""
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if child.name() == name or any(part.startswith(name) for part in child.cmdline()):
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def _killed(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-
-
-@contextmanager
-def _job(*arguments: str, log: Path, nodes: Sequence[Database]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command as a user does, on Spark as soon as it is ready; its password is not in its arguments."""
-    command = [sys.executable, "-m", "trueup", *arguments]
-    for number, node in enumerate(nodes, 1):
-        command += ["--node", f"n{number}={node.uri}"]
-    with log.open("wb") as out:
-        job = subprocess.Popen(command, stderr=out, stdout=out, env={**os.environ, "TRUEUP__SPARK__LOCAL_SECONDS": "0"})
-    try:
-        yield job
-    finally:
-        job.kill()
-        job.wait()
-
-
-def test_a_validation_whose_processes_are_killed(databases: Databases, tmp_path: Path) -> None:
-    """Java, then the driver, under load; then another one on Spark, which is stopped in the middle of its work."""
-    nodes = up, down = databases(2)
-    for database in nodes:
-        database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
-    validation = Validation(f"v_{up.name}"[-30:], nodes={"n1": up.uri, "n2": down.uri})
-    validation.create(
-        source="n1", target="n2", tables=("public.t",), syncer="lag:0.3", check_interval=0.2, row_error_delay=0.3
-    )
-    written, is_over = [0], threading.Event()
-
-    def write() -> None:
-        """Insert rows on both nodes; every hundredth one is missing on the target."""
-        while not is_over.wait(0.1):
-            first, last = written[0] + 1, written[0] + 50
-            rows = f"INSERT INTO t SELECT i FROM generate_series({first}, {last}) i"
-            down.execute(f"{rows} WHERE i % 100 > 0")
-            up.execute(rows)
-            written[0] = last
-
-    def runs_on(engine: str) -> bool:
-        return validation.status().engine.get("name") == engine
-
-    def found() -> set[int]:
-        return {int(error.key[0]) for error in validation.errors()}
-
-    def judges(job: subprocess.Popen[bytes], log: Path) -> None:
-        """Wait until rows that are written from now on are errors, under load."""
-        last = written[0]
-        until(lambda: job.poll() is not None or max(found(), default=0) > last)
-        assert job.poll() is None, log.read_text()
-
-    start = ("validate", "start", "--name", validation.name)
-    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
-    writer = threading.Thread(target=write, daemon=True)
-    with _job(*start, log=first, nodes=nodes) as job:
-        # Rows that were written before are not in the log.
-        until(lambda: job.poll() is not None or validation.status().state == "running")
-        writer.start()
-        until(lambda: job.poll() is not None or runs_on("spark"))
-        judges(job, first)
-        with _job(*start, log=second, nodes=nodes) as refused:
-            assert refused.wait(60) == 2
-        assert "is already running" in second.read_text()
-        _killed(_children(job, "java"))
-        failed = "because Spark failed: the Java process of Spark was"
-        until(lambda: job.poll() is not None or failed in first.read_text())
-        judges(job, first)
-        assert runs_on("local")
-    with _job(*start, "--engine", "spark", log=third, nodes=nodes) as job:
-        judges(job, third)
-        assert runs_on("spark")
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == 130, third.read_text()
-    assert "Traceback" not in first.read_text() + third.read_text()
-    assert third.read_text().endswith("trueup: stopped by the user\n")
-    is_over.set()
-    writer.join()
-    # What is left is read by threads of this process: nothing is lost, and nothing counts twice.
-    with running(lambda: validation.start(engine="local"), validation.stop) as ended:
-        until(lambda: ended or validation.status().state == "running")
-        assert validation.fence(timeout=PATIENCE).validated
-    assert validation.status().total("inserts") == written[0]
-    errors = [int(error.key[0]) for error in validation.errors(state="all")]
-    assert sorted(errors) == list(range(100, written[0] + 1, 100)), (first.read_text(), third.read_text())
-    validation.delete()
-
-
-def test_processes_that_are_killed(databases: Databases, tmp_path: Path) -> None:
-    """Python workers, then Java, of a job that runs on Spark as a user starts it; then Ctrl-C."""
-    [source, target] = databases(2)
-    source.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
-    Tube.install(source.uri)
-    with Tube("t", source.uri) as tube:
-        tube.ensure()
-        tube.attach("items", shard=0)
-        source.execute("INSERT INTO items SELECT g, g FROM generate_series(1, 100) g")
-        log = tmp_path / "log"
-
-        def change() -> None:
-            """Change all rows, and wait until the copy has them."""
-            source.execute("UPDATE items SET n = n + 1")
-            sums = "SELECT sum(n), count(*) FROM items"
-            until(lambda: job.poll() is not None or target.execute(sums) == source.execute(sums))
-            assert job.poll() is None, log.read_text()
-
-        def name() -> str:
-            return str(tube.stats()[0].engine.get("name"))
-
-        def is_on_spark() -> bool:
-            change()
-            return name() == "spark"
-
-        with _job("tube", "run", "t", "--to", "n2", "--on", "n1", log=log, nodes=(source, target)) as job:
-            until(lambda: target.execute("SELECT to_regclass('items') IS NOT NULL") == [(True,)])
-            until(is_on_spark)
-            _killed(_children(job, "pyspark.daemon"))
-            change()
-            assert name() == "spark"
-            java = _children(job, "java")
-            assert len(java) == 1
-            _killed(java)
-            source.execute("UPDATE items SET n = n + 1")
-            failed = "threads of this process do the work, because Spark failed: the Java process of Spark was killed"
-            until(lambda: job.poll() is not None or failed in log.read_text())
-            # It waits 20 s for the last writes of the executors; Ctrl-C ends the wait.
-            until(lambda: job.poll() is not None or "waiting until it writes no more" in log.read_text())
-            job.send_signal(signal.SIGINT)
-            assert job.wait(60) == 0, log.read_text()

@@ -14,7 +14,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,12 @@ from trueup.config.model import Node
 from trueup.db.connection import address_of
 from trueup.db.reader import close_idle
 from trueup.engine.failures import failed_job
-from trueup.engine.jvm import why_ended
+from trueup.engine.jvm import why_ended, within
 from trueup.engine.local import LocalEngine
 from trueup.engine.local_rows import local_rows
 from trueup.engine.scratch import ScratchFolder
 from trueup.engine.spark import SparkEngine
+from trueup.engine.stalls import Job
 from trueup.errors import CheckFailed, EngineError, NodeError, TrueupError
 from trueup.verbs.validate.batch import Batch
 from trueup.verbs.validate.on_spark.tasks import COLUMNS, RESULT, JudgeKeys, Judging, Part
@@ -53,6 +54,7 @@ _FETCHED_AT_ONCE = 2
 # Each query starts a Python process, for which Spark waits 10 s. A busy machine may need longer.
 _TOO_SLOW = "Python worker failed to connect back"
 _MAX_SLOW_STARTS = 5
+_STOP_SECONDS = 30.0
 # Errors of nodes that are raised in processes of Spark, where only their text is left.
 _OF_NODE = re.compile(r"trueup\.[\w.]*?(NodeError|QueryError|SlotLost): ([^\n]*)")
 
@@ -130,6 +132,9 @@ class Stream:
         self._number = 0
         self._batches = 0
         self._slow_starts = 0
+        # While there are changes to read: the watch over the process that reads them.
+        self._expected: Job | None = None
+        self._watch = ExitStack()
 
     def one_round(self, validator: Validator) -> bool:
         """Run one round: start or check the query, judge a batch, then check pending rows and errors again."""
@@ -140,16 +145,33 @@ class Stream:
             # A Java process that hangs has no answer, also to what is asked here.
             with self._engine.watched():
                 self._ensure_query(validator)
-            validator.positions.locate()
+            end = validator.positions.locate()
             validator.check_health()
+            self._expect(is_due=end > validator.positions.read)
             with suppress(queue.Empty):
-                self._judge(validator, self._turns.get(timeout=POLL_SECONDS))
+                turn = self._turns.get(timeout=POLL_SECONDS)
+                self._expect(is_due=False)
+                self._judge(validator, turn)
             finish_round(validator)
             return True
-        except BaseException:
+        except BaseException as error:
+            hang = self._expected.error if self._expected is not None else None
             # The next query starts at the checkpoint. No batch may be read while sessions and tables are opened again.
-            self._stop()
+            with suppress(EngineError):
+                self._stop()
+            if hang is not None and isinstance(error, Exception):
+                raise hang from error
             raise
+
+    def _expect(self, *, is_due: bool) -> None:
+        """Watch that Spark hands a batch over while one is due: the process that asks for new changes may hang."""
+        if not is_due:
+            self._expected = None
+            self._watch.close()
+        elif self._expected is None:
+            self._expected = self._watch.enter_context(self._engine.watched())
+        elif self._expected.error is not None:
+            raise self._expected.error
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -168,7 +190,8 @@ class Stream:
 
     def close(self) -> None:
         """Stop the query."""
-        self._stop()
+        with suppress(EngineError):
+            self._stop()
         self._folder.close()
 
     def _jobs(self, query: StreamingQuery | None) -> int:
@@ -179,16 +202,23 @@ class Stream:
         return max(numbers, default=-1) + 1
 
     def _stop(self) -> None:
-        if self._query is None:
+        """Stop the query; raise EngineError if it hangs."""
+        query, self._query = self._query, None
+        if query is None:
             return
         self._is_stopping = True
-        # Stopping waits for the thread of Spark, which may wait for the driver.
+        self._expect(is_due=False)
+        # Stopping waits for the thread of Spark, which may wait for the driver, or for a Python process that hangs.
         self._end_turns()
-        with suppress(Exception):
-            self._query.stop()
+        is_stopped = within(_STOP_SECONDS, query.stop)
         self._end_turns()
-        self._query = self._turn = None
+        self._turn = None
         self._is_stopping = False
+        if not is_stopped:
+            raise EngineError(
+                f"the streaming query did not stop within {_STOP_SECONDS:.0f} s",
+                cure="check whether the machine has too little memory, or use --engine local",
+            )
 
     def _end_turns(self) -> None:
         if self._turn is not None:

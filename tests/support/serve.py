@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from trueup.config.model import Config
 from trueup.serve.app import Application
 from trueup.serve.collector import Collector, Scope
+from trueup.serve.metrics import metrics_text
+from trueup.serve.model import Seen
 from trueup.serve.options import ServeOptions
 from trueup.serve.server import in_thread
 from trueup.store import COMPLETED, FAILED, TaskStore
@@ -119,3 +123,9 @@ def compared(store: TaskStore, table: str, verdict: str, *, count: int = 0, **en
     }
     status = FAILED if verdict == "INCOMPLETE" else COMPLETED
     return store.finish(task.task_id, status, summary=summary, **end).task_id
+
+
+def metric_names() -> set[str]:
+    """Return the names of all metrics, as they are written in queries."""
+    families = text_string_to_metric_families(metrics_text(Seen(), Config()).decode())
+    return {family.name + ("_total" if family.type == "counter" else "") for family in families}

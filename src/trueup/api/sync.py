@@ -72,9 +72,9 @@ class Sync:
         synced. Settings that are None come from the configuration.
         """
         options = locals()
-        self._config, first, second = two_nodes(source, target, config, nodes)
+        self.config, first, second = two_nodes(source, target, config, nodes)
         self._task_db = task_db
-        load, spark = settings_of(self._config, options)
+        load, spark = settings_of(self.config, options)
         self._request = SyncRequest(
             first,
             second,
@@ -191,7 +191,7 @@ class Sync:
             "create_schema": request.scope.create_schema,
         }
         with (
-            TaskStore(self._task_db, configured=self._config.tasks.task_db) as store,
+            TaskStore(self._task_db, configured=self.config.tasks.task_db) as store,
             open_task(store, task_type, context=context, on_interrupt=on_interrupt, progress=progress) as task,
         ):
             yield task

@@ -61,6 +61,12 @@ class Tube:
         chosen, self._config = _find_node(node, nodes, config)
         self.session = Session(chosen, schema, self._config.expressions if self._config else None)
 
+    @property
+    def config(self) -> Config:
+        """The configuration; without one, the node of the tube."""
+        node = self.session.node
+        return self._config or Config(nodes={node.name: node})
+
     def __enter__(self) -> Tube:
         return self
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from trueup.cli.metrics import SHORT, publish
 from trueup.cli.options import (
     block_options,
     call_arguments,
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from trueup.report.model import DiffResult, ManyResult
 
 # Options that have an effect together with --resume.
-_WITH_RESUME = ("resume", "config", "inline", "task_db", "quiet", "as_json", "verbose", "log_level", "log_format")
+_WITH_RESUME = (
+    *("resume", "config", "inline", "task_db", "quiet", "as_json", "verbose", "log_level", "log_format"),
+    *("metrics_textfile", "metrics_push"),
+)
 
 
 @click.command()
@@ -42,6 +46,7 @@ _WITH_RESUME = ("resume", "config", "inline", "task_db", "quiet", "as_json", "ve
 @row_options
 @compare_options
 @map_options
+@SHORT
 def diff(table: str | None, **options: Any) -> int:
     """Compare TABLE, or many tables, on two or more nodes, down to the rows that differ.
 
@@ -70,6 +75,7 @@ def diff(table: str | None, **options: Any) -> int:
 @block_options
 @compare_options
 @map_options
+@SHORT
 def check(table: str | None, **options: Any) -> int:
     """Check whether TABLE, or many tables, are equal on all nodes, by digests: reads no rows, writes no report.
 
@@ -92,6 +98,7 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     result: DiffResult | ManyResult
     quiet, as_json, task = options.pop("quiet"), options.pop("as_json"), options.pop("resume")
     explained = options.pop("explain")
+    metrics = {name: options.pop(name) for name in ("metrics_textfile", "metrics_push")}
     many = {name: options.pop(name) for name in ("schemas", "tables")}
     many |= {"exclude_tables": options.pop("skip"), "exclude_tables_file": options.pop("skip_file")}
     is_many = bool(many["schemas"] or many["tables"])
@@ -131,6 +138,7 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
             compare = call.diff if verb == "diff" else call.check
             result = compare(str(table), config=config, nodes=nodes, progress=progress, **arguments)
     show(result.as_json(), _with_nodes(result_text(result), inline), as_json=as_json, quiet=quiet)
+    publish(metrics, config, arguments["task_db"], is_success=result.exit_code in (0, 1))
     return result.exit_code
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trueup.cli.metrics import PORT, serving_metrics
 from trueup.cli.options import SHARED, flag, shared
 from trueup.cli.output import show
 from trueup.errors import ConfigError
@@ -18,9 +19,16 @@ if TYPE_CHECKING:
 @SHARED["config"]
 @flag("--list", "Show next times and last results; run nothing.", key="as_list")
 @shared("json", "quiet", "task_db")
+@PORT
 @click.pass_context
 def schedule(
-    ctx: click.Context, config: str | None, as_list: bool, as_json: bool, quiet: bool, task_db: str | None
+    ctx: click.Context,
+    config: str | None,
+    as_list: bool,
+    as_json: bool,
+    quiet: bool,
+    task_db: str | None,
+    metrics_port: int | None,
 ) -> int:
     """Run the jobs of [schedule] in the configuration, each at its times, until stopped.
 
@@ -57,7 +65,8 @@ def schedule(
         if settings.path is not None:
             env["TRUEUP_CONFIG"] = str(settings.path.absolute())
         # --quiet hides its log records.
-        run(jobs, store=store, env=env)
+        with serving_metrics(metrics_port, settings, task_db):
+            run(jobs, store=store, env=env)
     return 0
 
 

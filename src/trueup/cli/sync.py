@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trueup.cli.metrics import PORT, serving_metrics
 from trueup.cli.options import (
     SECONDS,
     SHARED,
@@ -118,6 +119,7 @@ def start(quiet: bool, timeout: float, **options: Any) -> int:
     interval_option(0.2),
     flag("--follow-ddl", "Apply changes of the tables on the target, except what drops something there."),
     *_WORK,
+    PORT,
 )
 def run(how: Literal["close", "follow", "once"], quiet: bool, follow_ddl: bool, **options: Any) -> int:
     """Apply changes in rounds, until few are left, until it is stopped, or once.
@@ -134,8 +136,9 @@ def run(how: Literal["close", "follow", "once"], quiet: bool, follow_ddl: bool, 
     from trueup.engine.progress import Shown
 
     end = {name: options.pop(name) for name in ("close_keys", "close_seconds", "interval")}
+    port = options.pop("metrics_port")
     as_json, sync = _sync(options)
-    with Shown(quiet=quiet) as progress:
+    with Shown(quiet=quiet) as progress, serving_metrics(port, sync.config, options["task_db"]):
         totals = sync.run(how, follow_ddl=follow_ddl, progress=progress, **end)
     lines = [totals.text(), *(f"SET ASIDE: {problem}; to fix it: {problem.cure}" for problem in totals.aside)]
     show(totals.as_json(), "\n".join(lines), as_json=as_json, quiet=quiet)

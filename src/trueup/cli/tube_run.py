@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trueup.cli.metrics import PORT, serving_metrics
 from trueup.cli.options import POSITIVE, SECONDS, SHARED, flag, inline_nodes, option, repeated, shared
 from trueup.cli.output import show, show_cut
 from trueup.cli.tube_options import ON, open_tube, tube_options
@@ -48,6 +49,7 @@ _SINK = (
     option("--batch-keys", "N", "Maximum keys per batch. [default: 10000]", kind=POSITIVE),
     option("--attempts", "N", "Attempts to deliver a refused row before it is parked.", 5, POSITIVE),
     shared("engine", "master", "remote", "quiet", "task_db"),
+    PORT,
     ON,
 )
 def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **options: Any) -> int:
@@ -71,7 +73,13 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
     from trueup.errors import TrueupError
 
     extra, spark = _sink_options(options), _spark_settings(options)
-    with open_tube(name, options) as chosen, Shown(quiet=quiet) as progress, _stopping() as stop:
+    port = options.pop("metrics_port")
+    with (
+        open_tube(name, options) as chosen,
+        serving_metrics(port, chosen.config, options["task_db"]),
+        Shown(quiet=quiet) as progress,
+        _stopping() as stop,
+    ):
         summary = chosen.run(
             interpolate(sink, os.environ, "--to"),
             sink_options=extra,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trueup.cli import validate_options as options_of
+from trueup.cli.metrics import PORT, serving_metrics
 from trueup.cli.options import SHARED, comma_separated, inline_nodes, interval_option, timeout_option
 from trueup.cli.output import show, show_cut
 from trueup.cli.validate_options import with_options
@@ -36,7 +37,7 @@ def validate() -> None:
 
 
 @validate.command()
-@with_options(*options_of.START, *options_of.CHANGEABLE)
+@with_options(*options_of.START, *options_of.CHANGEABLE, PORT)
 def start(**options: Any) -> int:
     """Start a new validation, or continue an existing one.
 
@@ -52,6 +53,7 @@ def start(**options: Any) -> int:
     """
     detach, log_file, quiet = options.pop("detach"), options.pop("log_file"), options.pop("quiet")
     engine, as_json, lag = options.pop("engine"), options.pop("as_json"), options.pop("lag")
+    port = options.pop("metrics_port")
     default = f"{options['source']}_{options['target']}".lower().replace("-", "_").replace(".", "_")
     validation = _validation(options.pop("name") or default, options)
     if lag is not None:
@@ -73,7 +75,8 @@ def start(**options: Any) -> int:
             as_json=as_json,
         )
         return 0
-    reason = validation.start(engine=engine)
+    with serving_metrics(port, validation.config):
+        reason = validation.start(engine=engine)
     show({"name": name, "reason": reason}, f"{name}: {reason}", as_json=as_json, quiet=quiet)
     return 0
 

@@ -26,20 +26,30 @@ BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 KINDS = ("missing", "extra", "changed")
 
 
-def metrics_text(seen: Seen, config: Config) -> bytes:
-    """Return all metrics as text."""
+# Not true any more after the command that wrote them has ended.
+_LIVE = ("trueup_proof_age_seconds", "trueup_source_up", "trueup_source_last_read_timestamp_seconds")
+
+
+def metrics_text(seen: Seen, config: Config, *, is_lasting: bool = True) -> bytes:
+    """Return all metrics as text; unless `is_lasting`, only those that have values and do not change with time."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Seen(seen, config))
+    registry.register(_Seen(seen, config, is_lasting=is_lasting))
     return generate_latest(registry)
 
 
 class _Seen(MetricCollector):
-    def __init__(self, seen: Seen, config: Config) -> None:
+    def __init__(self, seen: Seen, config: Config, *, is_lasting: bool) -> None:
         self._seen = seen
         self._config = config
+        self._is_lasting = is_lasting
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
+        """Yield the metrics."""
+        for metric in self._all():
+            if self._is_lasting or (metric.samples and metric.name not in _LIVE):
+                yield metric
+
+    def _all(self) -> Iterator[Metric]:
         yield from _build()
         yield from _sources(self._seen)
         yield from _tables(self._seen, self._config)

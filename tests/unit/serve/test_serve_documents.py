@@ -5,19 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from trueup.config.model import Config
+from support.serve import metric_names
 from trueup.serve.documents import openapi, openapi_text
-from trueup.serve.metrics import metrics_text
-from trueup.serve.model import Seen
 
 ROOT = Path(__file__).parents[3]
-
-
-def metric_names() -> set[str]:
-    families = list(text_string_to_metric_families(metrics_text(Seen(), Config()).decode()))
-    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
 
 def test_the_published_description_is_current() -> None:

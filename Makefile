@@ -61,6 +61,7 @@ bench: install
 	@$(BIN)/python bench/repair.py
 	@$(BIN)/python bench/handover.py
 	@$(BIN)/python bench/scale.py
+	@$(BIN)/python bench/serve.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -111,12 +111,10 @@ def test_a_check_publishes_metrics_on_success_only(
 
 
 @pytest.mark.parametrize("command", ["serve", "schedule"])
-def test_a_command_serves_metrics_until_a_signal(write_config: WriteConfig, command: str) -> None:
+def test_a_command_serves_metrics_until_a_signal(tmp_path: Path, command: str) -> None:
     with TaskStore():
         pass
-    config = write_config(
-        [], '[schedule.never]\nverb = "check"\narguments = "x"\ncron = "0 0 1 1 *"\n'.replace("[clusters]", "")
-    )
+    config = tmp_path / "trueup.toml"
     config.write_text('[schedule.never]\nverb = "check"\narguments = "x"\ncron = "0 0 1 1 *"\n')
     port = ["--port", "0", "--no-doctor"] if command == "serve" else ["--metrics-port", "0"]
     with subprocess.Popen(

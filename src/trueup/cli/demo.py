@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from trueup.cli.options import SECONDS, choice, flag, option
 from trueup.config.wording import counted
@@ -13,17 +15,23 @@ from trueup.config.wording import counted
 
 @click.command()
 @click.argument(
-    "what", type=click.Choice(["diff", "difflog", "lake", "switchover", "tube", "validate"]), default="diff"
+    "what", type=click.Choice(["diff", "difflog", "lake", "serve", "switchover", "tube", "validate"]), default="diff"
 )
 @option(
     *("--rows", "N"),
     "Rows of the table, or visits of the log."
-    " [default: 1000000; difflog 50000, lake 200000, switchover 300000, tube 500000, validate 20000]",
+    " [default: 1000000; difflog 50000, lake 200000, serve 20000, switchover 300000, tube 500000, validate 20000]",
     kind=click.IntRange(min=100),
 )
 @flag("--keep", "Keep the nodes running, with a trueup.toml for them.")
 @flag("--stop", "Stop and remove nodes that an earlier demo kept running.")
-@option("--seconds", "S", "For tube and validate: minimum time during which the table is written.", 30.0, SECONDS)
+@option(
+    "--seconds",
+    "S",
+    "For tube and validate: minimum time during which the table is written; for serve: end after it.",
+    30.0,
+    SECONDS,
+)
 @choice("--engine", ["spark", "local"], "Where the diff runs; local starts faster.")
 @option(
     *("--folder", "DIR"),
@@ -40,6 +48,7 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
       trueup demo --stop
       trueup demo difflog
       trueup demo lake
+      trueup demo serve
       trueup demo switchover
       trueup demo tube
       trueup demo validate
@@ -47,15 +56,18 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog joins three late side logs to the visits of a fast supplier, and proves that the table collapses.
     lake compares a PostgreSQL table with a Delta copy from which it has drifted.
+    serve shows a validation, a tube and diffs of two servers on a live page, until Ctrl-C or for --seconds.
     switchover moves an application that keeps writing to another server and back, and checks every write.
     tube keeps a copy up to date while the table is written, and proves that it is equal.
     validate checks every change that PostgreSQL replicates, and finds rows that were changed on the replica.
-    Requires the extra demo: pip install 'trueup[demo]'.
+    Requires the extra demo, and serve for that demo: pip install 'trueup[demo,serve]'.
     """
     if what == "difflog":
         return _difflog(rows or 50_000, keep, folder)
     if what == "lake":
         return _lake(rows or 200_000)
+    if what == "serve":
+        return _serve(rows or 20_000, seconds)
     if what == "switchover":
         return _switchover(rows or 300_000)
     if what == "validate":
@@ -121,6 +133,24 @@ def _lake(rows: int) -> int:
     click.echo(summary(result))
     # The demo succeeds if exactly the rows that it changed are found.
     return 0 if result.pairs["pg/lake"].total == lake.CHANGES else result.exit_code or 2
+
+
+def _serve(rows: int, seconds: float) -> int:
+    import threading
+
+    from trueup.cli.serve import need_extra
+
+    need_extra()
+    from trueup.demo import serve
+
+    context, stop = click.get_current_context(), threading.Event()
+    root = context.find_root().command
+    assert isinstance(root, click.Group)
+    if context.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
+        threading.Timer(seconds, stop.set).start()
+    with suppress(KeyboardInterrupt):
+        serve.run(rows=rows, port=0, verbs=tuple(root.list_commands(context)), stop=stop, say=click.echo)
+    return 0
 
 
 def _tube(rows: int, seconds: float) -> int:

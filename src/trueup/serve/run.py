@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from trueup.serve.alert_settings import load_alerts
 from trueup.serve.app import Application
@@ -30,8 +31,9 @@ def run(scope: Scope, options: ServeOptions, ready: Callable[[str], None]) -> No
         watcher.start()
     try:
         ready(address(options, listening))
-        # Returns after a signal.
-        server.run(sockets=[listening])
+        # Ends after a signal, which it raises again.
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
     finally:
         application.stop()
         collector.stop()

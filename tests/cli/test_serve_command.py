@@ -133,6 +133,9 @@ def test_a_command_serves_metrics_until_a_signal(tmp_path: Path, command: str) -
                 found = re.search(r"http://127\.0\.0\.1:\d+/", line)
             with urlopen(f"{found[0]}metrics", timeout=60) as answer:
                 assert b"trueup_build_info" in answer.read()
+            # The scheduler handles signals from now on.
+            while command == "schedule" and "next at" not in process.stdout.readline():
+                pass
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -29,28 +29,33 @@ def history(table: str | None, limit: int, as_json: bool, task_db: str | None) -
     A proof is a run that compared all rows and columns and found them equal; its age counts from the start of the run.
     The sparkline shows the differences of the last runs, the oldest first. Times are UTC.
     """
-    from trueup.report.history import runs_text, states_text
+    from trueup.report.history import TREND, runs_text, states_text
 
     with open_store(task_db) as store:
         path = store.path
         if table is None:
-            states = [asdict(state) for state in store.states()]
+            states = store.states()
             if as_json:
-                click.echo(json.dumps(states))
+                click.echo(json.dumps([asdict(state) for state in states]))
             elif states:
-                click.echo(states_text(states, [asdict(run) for run in store.runs()]))
+                runs = [
+                    run
+                    for last in (state.run for state in states)
+                    for run in store.runs(last.table_name, cluster=last.cluster_name, nodes=last.nodes, limit=TREND)
+                ]
+                click.echo(states_text([asdict(state) for state in states], [asdict(run) for run in runs]))
             else:
                 click.echo(f"no table was compared yet in {path}", err=True)
             return
-        runs = [asdict(run) for name in _names(table) for run in store.runs(name)]
-    if not runs:
+        listed = [asdict(run) for name in _names(table) for run in store.runs(name)]
+    if not listed:
         raise ConfigError(
             f"table {table} has no history in {path}", cure="list the tables that have one with: trueup history"
         )
-    shown = runs[:limit] if limit else runs
+    shown = listed[:limit] if limit else listed
     click.echo(json.dumps(shown) if as_json else runs_text(shown))
-    if len(shown) < len(runs):
-        show_cut(len(shown), len(runs), "runs", option="--limit 0 for all")
+    if len(shown) < len(listed):
+        show_cut(len(shown), len(listed), "runs", option="--limit 0 for all")
 
 
 def _names(table: str) -> list[str]:

@@ -12,7 +12,8 @@ from trueup.report.text import aligned, moment
 _BARS = "▁▂▃▄▅▆▇█"
 # A run whose number of differences is not known.
 _UNKNOWN = "?"
-_WIDTH = 20
+# Runs in a trend of one table.
+TREND = 20
 
 
 def sparkline(values: Sequence[int | None]) -> str:
@@ -47,7 +48,7 @@ def states_text(states: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str,
     trends: dict[tuple[str, str, str], list[int | None]] = {}
     for run in runs:
         trend = trends.setdefault(_scope(run), [])
-        if len(trend) < _WIDTH:
+        if len(trend) < TREND:
             trend.insert(0, differing_rows(run))
     rows = [["TABLE", "NODES", "VERDICT", "PROVEN", "LAST RUN (UTC)", "DIFFERENCES", "TREND", "RUNS"]]
     for state in states:

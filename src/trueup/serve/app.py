@@ -292,6 +292,10 @@ class Application:
 
     async def _stream(self, request: Request) -> AsyncIterator[str]:
         """Yield the version of what was seen, whenever it changes, and a comment now and then."""
+        if self._streams >= _MAX_STREAMS:
+            # Several began at the same moment.
+            yield "retry: 30000\n\n"
+            return
         self._streams += 1
         try:
             loop = asyncio.get_running_loop()

@@ -221,10 +221,12 @@ class TaskStore:
         cure = f"use a longer prefix; the newest matches are: {shown}"
         raise StoreError(f"{len(rows)} tasks have an id that starts with {id_or_prefix!r}", cure=cure)
 
-    def list(self, *, limit: int = 20, task_type: str | None = None, status: str | None = None) -> Tasks:
+    def list(
+        self, *, limit: int = 20, task_type: str | None = None, status: str | None = None, table: str | None = None
+    ) -> Tasks:
         """Return the tasks, newest first; a negative limit returns all."""
         self._sweep()
-        parameters = {"limit": limit, "task_type": task_type, "status": status}
+        parameters = {"limit": limit, "task_type": task_type, "status": status, "table_name": table}
         with self._reading() as connection:
             return [task_of(row) for row in connection.execute(sql("list.sql"), parameters)]
 
@@ -234,11 +236,13 @@ class TaskStore:
         with self._reading() as connection:
             return history.states(connection)
 
-    def runs(self, table: str | None = None, *, limit: int = -1) -> Runs:
+    def runs(
+        self, table: str | None = None, *, cluster: str | None = None, nodes: str | None = None, limit: int = -1
+    ) -> Runs:
         """Return the runs of a table, or of all tables, the newest first; a negative limit returns all."""
         self._sweep()
         with self._reading() as connection:
-            return history.runs(connection, table=table, limit=limit)
+            return history.runs(connection, table=table, cluster=cluster, nodes=nodes, limit=limit)
 
     def ended_before(self, moment: str) -> Tasks:
         """Return the tasks that ended before a time, the oldest first."""

@@ -12,6 +12,9 @@ from trueup.store import RUNNING, Task, TaskStore, times
 from trueup.verbs.schedule.model import SCHEDULED, Job
 from trueup.verbs.schedule.times import next_time
 
+# Runs of jobs with one name that are searched for those of this configuration.
+_MOST_RUNS = 500
+
 
 @dataclass(frozen=True)
 class Due:
@@ -29,10 +32,14 @@ class Due:
 
 def last_runs(jobs: Sequence[Job], store: TaskStore) -> dict[str, Task]:
     """Return the last run of every job that has run, by name."""
-    files = {job.config for job in jobs}
-    # The list has the newest first: reversed, the newest run of a job wins.
-    runs = [task for task in store.list(limit=-1, task_type=SCHEDULED) if task.task_context.get("config") in files]
-    return {task.table_name: task for task in reversed(runs)}
+    last: dict[str, Task] = {}
+    for job in jobs:
+        # Other files may have jobs with the same name.
+        listed = store.list(limit=_MOST_RUNS, task_type=SCHEDULED, table=job.name)
+        own = [task for task in listed if task.task_context.get("config") == job.config]
+        if own:
+            last[job.name] = own[0]
+    return last
 
 
 def due(jobs: Sequence[Job], store: TaskStore) -> list[Due]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,10 @@ from trueup.store.history import TableRun, TableState
 
 PAGE = 50
 _MAX_STREAMS = 200
+# Pages that are kept for other clients, and for how long: ages in them, and pages that read a task store.
+_MAX_PAGES = 200
+_KEPT_SECONDS = 5.0
+_SHORT_SECONDS = 0.5
 _STREAM_SECONDS = 900.0
 _POLL_SECONDS = 0.5
 _BEAT_SECONDS = 15.0
@@ -61,9 +66,8 @@ class Application:
         self._streams = 0
         self._stopping = False
         self._actions = Actions(collector.scope.config, collector.scope.stores)
-        # Pages of the current version: many clients look at the same page.
-        self._pages: dict[str, str] = {}
-        self._pages_of = -1
+        # By address: the version, the time, and the page.
+        self._pages: dict[str, tuple[int, float, asyncio.Future[Any]]] = {}
         routes = [Route("/healthz", self._health), Route("/metrics", self._metrics), *self._own_routes()]
         self._guard = Guard(
             Starlette(routes=routes, exception_handlers={404: self._missing, 405: self._missing, 500: self._failed}),
@@ -115,23 +119,34 @@ class Application:
 
     def _page(self, handler: Handler) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            version, address = self._collector.seen.version, str(request.url)
             who = request.scope["trueup.who"] if self._options.tokens else ""
-            key = f"{who} {address}"
-            if self._pages_of != version:
-                self._pages, self._pages_of = {}, version
-            if key not in self._pages:
-                html = await run_in_threadpool(self._rendered, handler, request, who)
-                if html is None:
-                    return self._missing(request, None)
-                if not address_is_live(request):
-                    return HTMLResponse(html)
-                if len(self._pages) > 200:
-                    self._pages.clear()
-                self._pages[key] = html
-            return HTMLResponse(self._pages[key])
+            html = await self._shared(f"{who} {request.url}", request, lambda: self._rendered(handler, request, who))
+            return self._missing(request, None) if html is None else HTMLResponse(html)
 
         return answer
+
+    async def _shared(self, key: str, request: Request, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns, for all requests of the same address: until something new is seen, or shortly.
+
+        Many clients look at the same page at the same moment, right after it has changed.
+        """
+        version, now = self._collector.seen.version, time.monotonic()
+        known = self._pages.get(key)
+        if (
+            known is None
+            or known[0] != version
+            or now - known[1] > (_KEPT_SECONDS if is_seen(request) else _SHORT_SECONDS)
+        ):
+            if len(self._pages) >= _MAX_PAGES:
+                self._pages.clear()
+            known = version, now, asyncio.ensure_future(run_in_threadpool(make))
+            self._pages[key] = known
+        try:
+            # A client that disconnects does not cancel it for the others.
+            return await asyncio.shield(known[2])
+        except Exception:
+            self._pages.pop(key, None)
+            raise
 
     def _rendered(self, handler: Handler, request: Request, who: str) -> str | None:
         try:
@@ -146,7 +161,8 @@ class Application:
         text, verdict = query.get("name", ""), query.get("verdict", "")
         first = min(int(query["first"]), 10**9) if query.get("first", "").isdecimal() else 0
         states = table_page.chosen_states(self._collector.seen, text, verdict)
-        return table_page.tables(states, lambda state: self._runs(state, table_page.TREND), text, verdict, first)
+        trends = self._trends(states[first : first + table_page.PAGE])
+        return table_page.tables(states, lambda state: trends.get(_scope(state.run), ()), text, verdict, first)
 
     def _table(self, request: Request) -> View | None:
         query = request.query_params
@@ -166,6 +182,19 @@ class Application:
                 found = self._find(run.task_id)
                 return found[1].diff_file_path if found else ""
         return ""
+
+    def _trends(self, states: Sequence[TableState]) -> dict[tuple[str, str, str], list[TableRun]]:
+        """Return the last runs of tables, the newest first."""
+        found: dict[tuple[str, str, str], list[TableRun]] = {}
+        scopes = [_scope(state.run) for state in states]
+        for path, part in self._collector.seen.stores.items():
+            if part.value is not None:
+                for run in browse.trends(path, scopes, table_page.TREND):
+                    found.setdefault(_scope(run), []).append(run)
+        return {
+            scope: sorted(runs, key=lambda run: run.finished_at, reverse=True)[: table_page.TREND]
+            for scope, runs in found.items()
+        }
 
     def _runs(self, state: TableState, limit: int) -> list[TableRun]:
         run = state.run
@@ -360,13 +389,17 @@ class Application:
         tried = [part.tried_at for part in seen.parts if part.tried_at]
         return JSONResponse({"status": "ok", "sources": len(seen.parts), "read": len(tried)})
 
-    def _metrics(self, request: Request) -> Response:
-        text = metrics_text(self._collector.seen, self._collector.scope.config)
+    async def _metrics(self, request: Request) -> Response:
+        config = self._collector.scope.config
+        text = await self._shared("metrics", request, lambda: metrics_text(self._collector.seen, config))
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
-    def _api(self, read: Callable[..., Any]) -> Callable[[Request], Response]:
-        def answer(request: Request) -> Response:
-            return JSONResponse(read(self._collector.seen, show_rows=self._options.show_rows))
+    def _api(self, read: Callable[..., Any]) -> Callable[[Request], Any]:
+        def make() -> bytes:
+            return bytes(JSONResponse(read(self._collector.seen, show_rows=self._options.show_rows)).body)
+
+        async def answer(request: Request) -> Response:
+            return Response(await self._shared(str(request.url.path), request, make), media_type="application/json")
 
         return answer
 
@@ -414,7 +447,11 @@ class Application:
         return PlainTextResponse("the server could not answer; its log has the reason\n", 500)
 
 
-def address_is_live(request: Request) -> bool:
-    """Return whether a page shows only what the collector has seen, and may be kept until that changes."""
+def _scope(run: TableRun) -> tuple[str, str, str]:
+    return run.table_name, run.cluster_name, run.nodes
+
+
+def is_seen(request: Request) -> bool:
+    """Return whether a page shows only what the collector has seen; others read a task store."""
     path = request.url.path
     return not path.startswith(("/tasks", "/actions")) and path != "/table"

@@ -105,6 +105,16 @@ def runs(path: Path, table: str, cluster: str, nodes: str, limit: int) -> list[h
         return history.runs(connection, table=table, cluster=cluster, nodes=nodes, limit=limit)
 
 
+def trends(path: Path, scopes: Sequence[tuple[str, str, str]], limit: int) -> list[history.TableRun]:
+    """Return the last runs of several tables, each with cluster and nodes."""
+    with _current(path) as connection:
+        return [
+            run
+            for table, cluster, nodes in scopes
+            for run in history.runs(connection, table=table, cluster=cluster, nodes=nodes, limit=limit)
+        ]
+
+
 def actions(path: Path, limit: int) -> list[dict[str, Any]]:
     """Return the actions of the web page, the newest first."""
     with _current(path) as connection:

@@ -392,7 +392,25 @@ class Names(HTMLParser):
         self.texts.append(data)
 
 
-@given(name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
+PIECES = (
+    "<",
+    ">",
+    '"',
+    "'",
+    "&",
+    "<script>",
+    "</td>",
+    "</title>",
+    "<img src=x",
+    " onload=x",
+    "{{",
+    "\x00",
+    "\u202e",
+    "a",
+)
+
+
+@given(name=st.lists(st.sampled_from(PIECES) | st.characters(codec="utf-8"), min_size=1, max_size=12).map("".join))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_name_never_becomes_markup(name: str, rendered: Any) -> None:
     plain, odd = Names(), Names()

@@ -32,8 +32,13 @@ INSERT_SETTINGS: Mapping[str, int | str] = {
     "input_format_null_as_default": 0,
     "date_time_overflow_behavior": "throw",
 }
-# Text that is not UTF-8 is returned as bytes.
-_ANSWER_SETTINGS: Mapping[str, int | str] = {"output_format_arrow_string_as_string": 0}
+# Text that is not UTF-8 is returned as bytes. In JSON, numbers are numbers, and infinite ones are not NULL.
+_ANSWER_SETTINGS: Mapping[str, int | str] = {
+    "output_format_arrow_string_as_string": 0,
+    "output_format_json_quote_64bit_integers": 0,
+    "output_format_json_quote_decimals": 0,
+    "output_format_json_quote_denormals": 1,
+}
 _SCHEMES = {"clickhouse": "http", "http": "http", "clickhouses": "https", "https": "https"}
 _URL_OPTIONS = ("secure", "verify", "ca_cert", "client_cert", "client_cert_key")
 

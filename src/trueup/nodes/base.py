@@ -56,8 +56,10 @@ class ComparedColumn:
     @property
     def parsed(self) -> ValueClass | None:
         """The class as which texts are parsed when rows are compared."""
-        kinds = {column.kind for column in self.on.values() if column.kind}
-        return "decimal" if self.kind == "text" and kinds <= {*NUMBERS} else parsed_class(kinds)
+        kinds: set[ValueClass] = {column.kind for column in self.on.values() if column.kind}
+        if self.kind != "text":
+            return None
+        return "decimal" if len(kinds) > 1 and kinds <= {*NUMBERS} else parsed_class(kinds)
 
     @property
     def is_exact(self) -> bool:

@@ -20,6 +20,12 @@ from trueup.rows.spec import ValueClass
 
 _INT = re.compile(r"U?Int(8|16|32|64|128|256)")
 _MICROS = 6
+_NESTED = re.compile(r"Array\(|Map\((LowCardinality\()?String")
+# Parts of nested types that JSON shows without a loss, as other engines do.
+_JSON = (
+    *("Array", "Map", "Nullable", "LowCardinality", "Bool", "String", "Decimal", "Float64", "Date", "Date32", "UUID"),
+    *(f"{sign}Int{size}" for sign in ("", "U") for size in (8, 16, 32, 64)),
+)
 # Engines that keep old versions of rows until they are merged.
 _VERSIONED = re.compile(r"(Replicated|Shared)?(Replacing|Collapsing|VersionedCollapsing|Summing|Aggregating)MergeTree")
 
@@ -49,6 +55,11 @@ def class_of(type_name: str) -> tuple[ValueClass | None, tuple[ValueClass, ...],
             return None, (), f"values of the type {type_name} are finer than microseconds"
         # Without a zone of its own, a column prints times of the server's zone; both are points in time.
         return "instant", ("timestamp",) if "'UTC'" in bare else (), ""
+    if _NESTED.match(bare):
+        # All names of types and of fields of the nested type.
+        inner = [one for one in re.findall(r"[A-Za-z]\w*(?=[(),]|$)", bare) if one not in _JSON]
+        if not inner and not bare.startswith("Tuple"):
+            return "json", (), ""
     return None, (), f"values of the type {type_name} have no canonical form"
 
 
@@ -101,6 +112,8 @@ class ClickHouseDialect(Dialect):
             return f"trim(TRAILING ' ' FROM toString({source}))"
         if target == "text":
             return self._printed(source, native)
+        if target == "json" and bare_type(type_name).startswith(("Array", "Map")):
+            return f"toJSONString({source})"
         return source
 
     def _printed(self, source: str, native: ValueClass) -> str:

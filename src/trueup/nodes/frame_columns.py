@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from trueup.nodes.base import Blocks, ComparedColumn, HashBlocks, KeyBlocks, Plan
 from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, FORMS, NULL, SEED
@@ -28,6 +29,8 @@ _CLASSES: dict[str, ValueClass] = {
     "timestamp_ntz": "timestamp",
     "timestamp": "instant",
 }
+# Parts of nested types that JSON shows without a loss, as other engines do.
+_JSON = ("boolean", "tinyint", "smallint", "int", "bigint", "double", "string", "date")
 
 
 def class_of(field: StructField) -> tuple[ValueClass | None, str]:
@@ -42,8 +45,23 @@ def class_of(field: StructField) -> tuple[ValueClass | None, str]:
         return "char", ""
     if name.startswith("string collate"):
         return "text", ""
+    if isinstance(field.dataType, ArrayType | MapType | StructType):
+        inner = _not_json(field.dataType)
+        return (None, f"{inner} in {name} has no exact form in JSON") if inner else ("json", "")
     known = _CLASSES.get(name)
     return known, "" if known else f"values of the type {name} have no canonical form"
+
+
+def _not_json(kind: DataType) -> str:
+    """Return the type of a part of a nested type that has no exact form in JSON, or an empty text."""
+    if isinstance(kind, ArrayType):
+        return _not_json(kind.elementType)
+    if isinstance(kind, MapType):
+        return _not_json(kind.valueType) if isinstance(kind.keyType, StringType) else kind.keyType.simpleString()
+    if isinstance(kind, StructType):
+        return next((inner for field in kind.fields if (inner := _not_json(field.dataType))), "")
+    name = kind.simpleString()
+    return "" if name in _JSON or name.startswith("decimal(") else name
 
 
 def value(column: Column, spark_type: DataType, native: ValueClass, target: ValueClass) -> Column:
@@ -58,6 +76,9 @@ def value(column: Column, spark_type: DataType, native: ValueClass, target: Valu
         return _int64(column.cast("int").cast("bigint") if native == "bool" else column.cast("bigint"))
     if target == "bytes":
         return column
+    if target == "json" and not isinstance(spark_type, StringType):
+        # NULL in a document is a value, too.
+        return f.to_json(column, {"ignoreNullFields": "false"}).cast("binary")
     data: Column = _VALUES[target](column)
     return data
 

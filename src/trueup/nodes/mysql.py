@@ -158,6 +158,9 @@ class MySqlDialect(Dialect):
     def _printed(self, source: str, native: ValueClass, type_name: str) -> str:
         if type_name.startswith("bit"):
             return f"CAST({source} + 0 AS CHAR)"
+        if type_name.startswith("float"):
+            # Its own text has six digits.
+            return f"CAST(CAST({source} AS DOUBLE) AS CHAR)"
         if native in ("timestamp", "instant"):
             printed = f"CAST({source} AS CHAR)"
             short = f"IF(LOCATE('.', {printed}), TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {printed})), {printed})"

@@ -165,6 +165,7 @@ def _compared(
     if unknown:
         reasons += [f"{text}; leave it out with --exclude-columns" for text in unknown]
         return None
+    on = {node: replace(one, kind="json") if rule.set and "json" in one.also else one for node, one in on.items()}
     on = _as_others(on)
     kinds: list[ValueClass] = [column.kind for column in on.values() if column.kind is not None]
     common = common_class(kinds) or _by_rule(kinds, rule)

@@ -109,7 +109,10 @@ class PostgresNode:
             table = self._table = replace(self._found_query(), keys=keys)
         self._filter = self._checked_filter(table)
         shown = "query" if self._query else display_name(table.schema, table.name)
-        described = tuple(NodeColumn(column.name, column.type, columns.class_of(column)) for column in table.columns)
+        described = tuple(
+            NodeColumn(column.name, column.type, columns.class_of(column), also=columns.other_classes(column))
+            for column in table.columns
+        )
         names = tuple(key.columns for key in table.keys)
         return NodeTable(shown, described, names, catalog.estimate_rows(self._control.connection, self._source()))
 

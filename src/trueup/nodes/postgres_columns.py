@@ -24,6 +24,22 @@ def class_of(column: Column) -> ValueClass:
     return type_named(column.base_schema, column.base_name).value_class
 
 
+def other_classes(column: Column) -> tuple[ValueClass, ...]:
+    """Return other classes as which a column can be read: an array of built-in types is a JSON array as well."""
+    return ("json",) if _is_json_array(column_spec(column)) and column.base_schema == "pg_catalog" else ()
+
+
+def _is_json_array(column: ColumnSpec) -> bool:
+    return column.type in _JSON_ARRAYS and not column.is_domain
+
+
+# Elements that JSON shows without a loss, as other engines do. to_json calls no cast that a user has made for them.
+_JSON_ARRAYS = {
+    f'"pg_catalog"."_{name}"'
+    for name in ("bool", "int2", "int4", "int8", "numeric", "float8", "text", "varchar", "date", "uuid")
+}
+
+
 def value(column: ColumnSpec, native: ValueClass, target: ValueClass) -> sql.Composable:
     """Return a column as a value of the type whose binary form is the canonical form of the target class."""
     base = base_value(column)
@@ -36,6 +52,8 @@ def value(column: ColumnSpec, native: ValueClass, target: ValueClass) -> sql.Com
     if target == "float":
         # Different bits may be the same NaN.
         return sql.SQL("CASE WHEN {base} = 'NaN' THEN 'NaN'::float8 ELSE {base}::float8 END").format(base=base)
+    if target == "json" and _is_json_array(column):
+        return sql.SQL("to_json({})::text").format(base)
     if native == "char":
         # The cast of char(n) removes trailing blanks.
         return sql.SQL("{}::text").format(base)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from typing import Any
 
 from trueup.errors import CheckFailed
-from trueup.nodes.base import ComparedNode
+from trueup.nodes.base import ComparedNode, Plan
 from trueup.rows.canonical import encode, encode_row, hash_row
+from trueup.rows.classes import is_printed
 from trueup.rows.spec import ValueClass
 
 _UTC = timezone.utc
@@ -45,15 +47,31 @@ def _md5(data: bytes) -> str:
     return f"{high:016x}{low:016x}"
 
 
-def check_nodes(nodes: Sequence[ComparedNode], kinds: Sequence[ValueClass], seed: bytes) -> None:
-    """Raise CheckFailed if a node computes other bytes than the reference for a class of a compared column."""
-    reasons = []
+def probed(nodes: Sequence[ComparedNode], plan: Plan) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan with columns as texts whose class a node does not compute as the reference; and remarks.
+
+    Raises CheckFailed if values of such a class cannot be compared as texts, which are parsed where they differ.
+    """
+    wrong: dict[ValueClass, list[str]] = {}
+    kinds = tuple(dict.fromkeys((*plan.kinds, "text")))
     for node in nodes:
-        computed = node.probe(kinds, seed)
+        computed = node.probe(kinds, plan.seed)
         for kind in kinds:
-            if list(computed[kind]) != expected(kind, seed):
-                reasons.append(
-                    f"node {node.name}: values of the class {kind} do not have their canonical form on this server"
-                )
+            if list(computed[kind]) != expected(kind, plan.seed):
+                wrong.setdefault(kind, []).append(node.name)
+    keys = {column.kind for column in plan.columns[: plan.key]}
+    reasons = [
+        f"node {', '.join(names)}: values of the class {kind} do not have their canonical form on this server"
+        for kind, names in wrong.items()
+        if kind in keys or (kind in plan.kinds and not is_printed(kind)) or "text" in wrong
+    ]
     if reasons:
         raise CheckFailed(reasons, cure="leave columns of this class out with --exclude-columns, and report a defect")
+    columns = tuple(replace(column, kind="text") if column.kind in wrong else column for column in plan.columns)
+    remarks = tuple(
+        f"{column.name} is compared as text, and by value where texts differ: {', '.join(wrong[column.kind])} computes"
+        f" other bytes of the class {column.kind}"
+        for column in plan.columns
+        if column.kind in wrong
+    )
+    return replace(plan, columns=columns), remarks

@@ -54,9 +54,14 @@ def is_key_class(kinds: Collection[ValueClass]) -> bool:
 
 
 def parsed_class(kinds: Collection[ValueClass]) -> ValueClass | None:
-    """Return the class as which texts are parsed when rows are compared, because another node has that class."""
+    """Return the class as which texts are parsed when rows are compared, because nodes have that class."""
     others = set(kinds) - _TEXTS
-    return next(iter(others)) if others and common_class(kinds) == "text" else None
+    return next(iter(others)) if len(others) == 1 and others <= {*_PRINTED} else None
+
+
+def is_printed(kind: ValueClass) -> bool:
+    """Return whether values of a class can be compared as texts, which are parsed where they differ."""
+    return kind in _PRINTED
 
 
 def type_text(kind: ValueClass, parsed: ValueClass | None) -> str:
@@ -70,6 +75,8 @@ def same_text(type_name: str, left: Value, right: Value, rule: Rule) -> bool:
         return left == right
     kind, _, parsed = type_name.partition(":")
     data = [None if text is None else text.encode() for text in (left, right)]
+    if kind == "json":
+        return is_equal("json", None, data[0], data[1], rule)
     if rule and rule.is_equal(parsed or kind, *(_time_bytes(kind, value) for value in data)):  # type: ignore[arg-type]
         return True
     return is_equal(kind, parsed or None, *data)  # type: ignore[arg-type]
@@ -91,10 +98,11 @@ def is_equal(
     if left is None or right is None:
         return False
     if kind == "json":
-        return bool(_json(left) == _json(right))
+        one, other = _json(left), _json(right)
+        return bool(one == other) or (rule.set and _is_same_set(one, other))
     if kind == "text" and parsed is not None:
-        one, other = _parse(parsed, left), _parse(parsed, right)
-        return one is not None and one == other
+        parsed_left, parsed_right = _parse(parsed, left), _parse(parsed, right)
+        return parsed_left is not None and parsed_left == parsed_right
     return False
 
 
@@ -112,6 +120,13 @@ def _json(data: bytes) -> Any:
     except (ValueError, RecursionError, InvalidOperation):
         # Not JSON: equal to the same bytes only.
         return data
+
+
+def _is_same_set(one: Any, other: Any) -> bool:
+    """Return whether two arrays have the same elements, in any order and number."""
+    if not (isinstance(one, list) and isinstance(other, list)):
+        return False
+    return all(any(left == right for right in two) for first, two in ((one, other), (other, one)) for left in first)
 
 
 def _no_constant(name: str) -> Any:

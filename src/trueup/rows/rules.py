@@ -34,6 +34,8 @@ class Rule:
     ignore_case: bool = False
     normalize: bool = False
     null_is_empty: bool = False
+    # Arrays: without regard to the order and the number of equal elements.
+    set: bool = False
 
     def __bool__(self) -> bool:
         return self != NO_RULE
@@ -57,6 +59,8 @@ class Rule:
             return f"unit is for times, not for {kind}"
         if (self.trim or self.ignore_case or self.normalize or self.null_is_empty) and kind not in TEXTS:
             return f"trim, ignore_case, normalize and null_is_empty are for texts, not for {kind}"
+        if self.set and kind != "json":
+            return f"set is for arrays and JSON, not for {kind}"
         return ""
 
     def is_equal(self, kind: ValueClass, left: bytes | None, right: bytes | None) -> bool:
@@ -136,7 +140,7 @@ def rule_from(values: dict[str, Any]) -> Rule:
             if value != "UTC":
                 raise ValueError('zone must be "UTC"')
             known[name] = value
-        elif name in ("trim", "ignore_case", "normalize", "null_is_empty"):
+        elif name in ("trim", "ignore_case", "normalize", "null_is_empty", "set"):
             if not isinstance(value, bool):
                 raise ValueError(f"{name} must be true or false")
             known[name] = value

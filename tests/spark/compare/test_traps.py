@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
 import trueup
 from support.fixtures import Databases, Spark
 from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
+from trueup.errors import TrueupError
+from trueup.nodes.mysql import MySqlDialect
+from trueup.rows.spec import ValueClass
 
 
 def found(nodes: dict[str, str], table: str, **options: Any) -> list[tuple[str, str, list[str]]]:
@@ -83,3 +91,69 @@ def test_clickhouse(databases: Databases, tmp_path: Path, spark: Spark) -> None:
     nodes = {"pg": pg.uri, "ch": f"chdb:{tmp_path}/ch?database=shop"}
     # The current versions of rows; their empty text and 0 are not NULL.
     assert found(nodes, "traps", exclude_columns=["v"]) == [("changed", "1", ["s", "n"])]
+
+
+def test_arrays_maps_and_structs(databases: Databases, tmp_path: Path, spark: Spark) -> None:
+    pg = databases(1)[0]
+    pg.execute("CREATE TABLE nested (k int PRIMARY KEY, a int[], t text[], n numeric[], m jsonb)")
+    pg.execute(
+        """INSERT INTO nested VALUES (1, '{1,2}', ARRAY['a"b', NULL, ''], '{1.50}', '{"x": 1}'),
+               (2, '{}', NULL, '{18446744073709551615}', '{}'), (3, '{{1},{2}}', '{}', '{0}', NULL)"""
+    )
+    backend = Embedded(tmp_path / "ch")
+    backend.execute("CREATE DATABASE shop")
+    backend.execute(
+        "CREATE TABLE shop.nested (k Int32, a Array(Int32), t Array(Nullable(String)), n Array(Decimal(30, 2)),"
+        " m Map(String, Int32)) ENGINE = MergeTree ORDER BY k"
+    )
+    backend.execute(
+        """INSERT INTO shop.nested VALUES (1, [2, 1, 1], ['a"b', NULL, ''], [1.5], {'x': 1}),
+               (2, [], [], [18446744073709551615], {})"""
+    )
+    backend.close()
+    table = pa.table(
+        {
+            "k": [1, 2],
+            "a": [[1, 2], []],
+            "t": [['a"b', None, ""], None],
+            "n": pa.array([[Decimal("1.5")], [Decimal(2**64 - 1)]], pa.list_(pa.decimal128(30, 1))),
+            "m": pa.array([[("x", 1)], []], pa.map_(pa.string(), pa.int32())),
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    lake, ch = f"parquet:{tmp_path}/x.parquet", f"chdb:{tmp_path}/ch?database=shop"
+    # Two dimensions have another type in Spark; an empty array is not NULL, and an order is not another one.
+    assert found({"pg": pg.uri, "lake": lake}, "nested") == [("missing", "3", [])]
+    changed = found({"pg": pg.uri, "ch": ch}, "nested", filter="k < 3")
+    assert changed == [("changed", "1", ["a"]), ("changed", "2", ["t"])]
+    mapping = {"rules": {"a": {"set": True}}}
+    assert found({"pg": pg.uri, "ch": ch}, "nested", filter="k = 1", map=mapping) == []
+    pq.write_table(pa.table({"k": [1], "a": pa.array([[1.5]], pa.list_(pa.float32()))}), tmp_path / "y.parquet")
+    with pytest.raises(TrueupError, match="float in array<float> has no exact form in JSON"):
+        found({"pg": pg.uri, "lake": f"parquet:{tmp_path}/y.parquet"}, "nested", columns=["a"])
+
+
+def test_a_class_that_a_server_computes_otherwise_is_compared_by_value(
+    databases: Databases, maria: MariaDb, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = MySqlDialect.value
+
+    def value(self: MySqlDialect, source: str, native: ValueClass, target: ValueClass, type_name: str) -> str:
+        # As of a server whose arithmetic differs: all values would have the same bytes.
+        return "X'00'" if target in ("date", "float") else right(self, source, native, target, type_name)
+
+    monkeypatch.setattr(MySqlDialect, "value", value)
+    pg = databases(1)[0]
+    maria.execute("DROP TABLE IF EXISTS other")
+    for run in (pg.execute, maria.execute):
+        run("CREATE TABLE other (k int PRIMARY KEY, d date, f double precision)")
+        run("INSERT INTO other VALUES (1, '2024-02-29', 0.5), (2, '0001-01-01', 1e300)")
+    nodes = {"pg": pg.uri, "my": maria.uri}
+    result = trueup.diff("other", nodes=nodes, recheck=0)
+    assert (result.verdict, result.incomplete) == ("MATCH", ())
+    why = "is compared as text, and by value where texts differ: my computes other bytes of the class"
+    assert result.remarks == (f"d {why} date", f"f {why} float")
+    maria.execute("UPDATE other SET d = '2024-02-28', f = 0.1 WHERE k = 1")
+    assert found(nodes, "other") == [("changed", "1", ["d", "f"])]
+    with pytest.raises(TrueupError, match="values of the class date do not have their canonical form"):
+        found(nodes, "other", key=["d"])

@@ -15,7 +15,7 @@ from functools import partial
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
-from trueup.nodes.probe import check_nodes
+from trueup.nodes.probe import probed
 from trueup.report.model import DiffResult
 from trueup.store import TaskStore
 from trueup.task.compare.model import Ranges
@@ -58,7 +58,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         session = Session(request, stack)
         nodes = open_nodes(request, session, f"trueup {table.mode} {task.short_id}", stack)
         plan, tables = plan_of(request, nodes)
-        check_nodes(nodes, tuple(dict.fromkeys(plan.kinds)), plan.seed)
+        plan, by_value = probed(nodes, plan)
 
         moments = [node.begin() for node in nodes]
         at_snapshot = time.monotonic()
@@ -79,7 +79,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         _check_moments(run)
         estimates = {name: described.rows or 0 for name, described in tables.items()}
         ranges = Ranges((), nodes[0].name, estimates, "")
-        remarks = remarks_of(plan, moments, is_one_look=table.digests_only and bool(differing))
+        remarks = by_value + remarks_of(plan, moments, is_one_look=table.digests_only and bool(differing))
         ending = Ending(run, ranges, moments, task.task_id, started, remarks)
         result = conclude(ending)
     record(task, ending, result)

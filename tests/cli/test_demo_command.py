@@ -169,3 +169,11 @@ def test_the_demo_of_the_switchover(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"moved from new to old: the pause was \d+ ms", shown)
     assert "lost: 0; errors of the application: 0" in shown
     assert "left in both databases: none" in shown
+
+
+def test_the_demo_of_the_lake(spark: Spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "lake", "--rows", "5000"]) == 0
+    shown = capsys.readouterr().out
+    assert "details: as json (pg jsonb, lake string)" in shown
+    assert re.search(r"pg/lake +\d", shown)
+    assert not _postgres_below(tmp_path)

@@ -39,6 +39,8 @@ class CuttingProxy:
         # The connections and requests so far, and the request at which connections broke.
         self.connections = 0
         self.requests = 0
+        # Bytes that the server has sent.
+        self.answered = 0
         self.cut: bytes | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -105,6 +107,8 @@ class CuttingProxy:
     def _answers(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 20):
+                with self._lock:
+                    self.answered += len(data)
                 # After the cut, the server must be able to send its answer, so it is read and dropped.
                 with contextlib.suppress(OSError):
                     if client not in self._broken:

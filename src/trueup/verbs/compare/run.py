@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from functools import partial
 
 from trueup.db.names import parse_table_name
+from trueup.engine.failures import OR_LOCAL, environment_errors
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
 from trueup.nodes.probe import probed
@@ -89,7 +90,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
 def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
     run.progress.stage("comparing rows", len(blocks))
     try:
-        with compared_blocks(run, blocks) as found:
+        with environment_errors(), compared_blocks(run, blocks) as found:
             keep(run, found)
             _check_moments(run)
             for node in run.nodes:
@@ -97,6 +98,7 @@ def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
             recheck(run, found, seen)
     except TrueupError as error:
         # The digests are known to differ: the report says what was not compared.
+        error.cure = (error.cure or "").removesuffix(OR_LOCAL)
         run.state.stopped = error
 
 

@@ -33,3 +33,12 @@ def test_all_requirements_of_the_package_are_locked() -> None:
     names = {re.sub(r"[-_.]+", "-", name).lower() for name in found}
     assert names
     assert names - {package for package, _ in pins("requirements.lock")} == set()
+
+
+def test_the_libraries_of_all_kinds_of_nodes_and_sinks_are_locked() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = dict(re.findall(r"^(\w+) = \[(.*)\]$", project, re.MULTILINE))
+    listed = "".join(extras[name] for name in ("lake", "iceberg", "clickhouse", "mysql", "redis", "difflog"))
+    names = set(re.findall(r'"([A-Za-z0-9._-]+)[^"[]*"', listed))
+    assert {"deltalake", "clickhouse-connect", "pymysql", "redis"} <= names
+    assert names - {package for package, _ in pins("requirements.lock")} == set()

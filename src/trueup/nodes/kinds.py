@@ -63,7 +63,11 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
         if node.name not in opening.frames:
             raise ConfigError("the address frame: needs a frame of a Python program", cure="use trueup.diff in Python")
         source = GivenFrame(opening.frames[node.name])
-    elif node.kind in ("spark", "iceberg"):
+    elif node.kind == "iceberg":
+        from trueup.nodes.iceberg import source_of
+
+        source = source_of(place, opening.session())
+    elif node.kind == "spark":
         source = TableSource(node.kind, place)
     elif node.kind == "delta":
         from trueup.nodes.delta import DeltaSource

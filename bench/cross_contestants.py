@@ -18,6 +18,8 @@ def session() -> Any:
     """A Spark session with the settings that trueup uses for its own."""
     from pyspark.sql import SparkSession
 
+    # The Python of this environment, which has the data source of PostgreSQL.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     cores = os.cpu_count() or 1
     builder: Any = SparkSession.builder
     settings = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "16"}
@@ -45,7 +47,7 @@ def spark_join(uri: str, folder: str, work: Path) -> int:
 
 def datacompy(uri: str, folder: str, work: Path) -> int:
     """datacompy's comparison of two frames of Spark."""
-    from datacompy.spark.sql import SparkSQLCompare
+    from datacompy.spark import SparkSQLCompare
 
     spark = session()
     left, right = frames(spark, uri, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,7 @@ from trueup.rows.spec import ValueClass
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_PROBING = threading.Lock()
 _BLOCK, _HASH = "trueup_block", "trueup_hash"
 
 
@@ -119,10 +121,12 @@ class FrameNode:
 
     def probe(self, kinds: Sequence[ValueClass], seed: bytes) -> Mapping[ValueClass, Sequence[str]]:
         """Compute the samples with the functions that the digests use."""
-        if seed not in self._probed:
-            with self._errors():
-                self._probed[seed] = probe_session(self._session, kinds, seed)
-        return self._probed[seed]
+        # Frames of one session are probed once.
+        with _PROBING:
+            if seed not in self._probed:
+                with self._errors():
+                    self._probed[seed] = probe_session(self._session, kinds, seed)
+            return self._probed[seed]
 
     def digests(self, plan: Plan) -> Mapping[int, CanonicalDigest]:
         """Scan the frame once, and add up the hashes of its rows per block."""

@@ -37,9 +37,10 @@ from trueup.nodes.base import (
     merged,
 )
 from trueup.nodes.postgres_query import QUERY, check_query, read_query, with_expressions
-from trueup.nodes.probe import SAMPLES
+from trueup.nodes.probe import SAMPLES, expected
 from trueup.rows.canonical import decode_row, text_of
 from trueup.rows.comparable import filter_of
+from trueup.rows.encode import base_value
 from trueup.rows.keys import source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec, ValueClass
@@ -131,15 +132,24 @@ class PostgresNode:
     def probe(self, kinds: Sequence[ValueClass], seed: bytes) -> Mapping[ValueClass, Sequence[str]]:
         """Compute the samples with the expressions that the digests use."""
         computed: dict[ValueClass, list[str]] = {}
+        has_all = catalog.read_server(self._control.connection).encoding == "UTF8"
         for kind in kinds:
+            # Another encoding of the database may lack characters of a sample: its values have none of them.
+            results = dict(enumerate(expected(kind, seed)))
+            known = [
+                (number, sample)
+                for number, sample in enumerate((*SAMPLES[kind], None))
+                if has_all or not isinstance(sample, str) or sample.isascii()
+            ]
             spec = columns.literal_spec(kind)
             hashed = sql.SQL("md5({})").format(columns.encoded([columns.value(spec, kind, kind)], seed))
             lines = sql.SQL(", ").join(
                 sql.SQL("({}, {})").format(sql.Literal(number), columns.literal(kind, sample))
-                for number, sample in enumerate((*SAMPLES[kind], None))
+                for number, sample in known
             )
-            query = sql.SQL("SELECT {} FROM (VALUES {}) t(number, value) ORDER BY number").format(hashed, lines)
-            computed[kind] = [str(row[0]) for row in self._execute(query)]
+            query = sql.SQL("SELECT number, {} FROM (VALUES {}) t(number, value)").format(hashed, lines)
+            results |= {number: str(text) for number, text in self._execute(query)}
+            computed[kind] = list(results.values())
         return computed
 
     def key_blocks(self, plan: Plan, unit: int) -> KeyBlocks | None:
@@ -294,6 +304,12 @@ class PostgresNode:
         assert column is not None
         return columns.value(columns.spec_of(column), self._native(plan, number), compared.kind)
 
+    def _indexed(self, plan: Plan) -> sql.Composable:
+        """Return the first key column itself: an index of an integer is not used for its value as a bigint."""
+        column = self._known.column(plan.columns[0].on[self.name].name)
+        assert column is not None
+        return base_value(columns.spec_of(column))
+
     def _encoded(self, plan: Plan) -> tuple[sql.Composed, sql.Composed]:
         values = [self._value(plan, number) for number in range(len(plan.columns))]
         row = columns.encoded(values, plan.seed)
@@ -360,7 +376,7 @@ class PostgresNode:
         )
         first, kind = "", plan.columns[0].kind
         if plan.key and kind == self._native(plan, 0) and kind in _ARRAYS:
-            first = self._value(plan, 0).as_string(None)
+            first = self._indexed(plan).as_string(None)
         return _KeyQuery(rows.as_string(None), key.as_string(None), first, kind)
 
     def _page_parts(self) -> list[Conditions]:
@@ -376,7 +392,7 @@ class PostgresNode:
         return [on_pages(first, end) for first, end in zip([0, *edges], [*edges, None], strict=True)]
 
     def _range_parts(self, plan: Plan, by_key: KeyBlocks, blocks: Collection[int]) -> list[Conditions]:
-        key = self._value(plan, 0)
+        key = self._indexed(plan)
         ranges: list[sql.Composable] = []
         for first, last in merged(blocks):
             start, end = by_key.range_of(first)[0], by_key.range_of(last)[1]

@@ -47,18 +47,22 @@ def _md5(data: bytes) -> str:
     return f"{high:016x}{low:016x}"
 
 
-def probed(nodes: Sequence[ComparedNode], plan: Plan) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan with columns as texts whose class a node does not compute as the reference; and remarks.
+def wrong_classes(node: ComparedNode, plan: Plan) -> list[ValueClass]:
+    """Return the classes of the plan that a node does not compute as the reference."""
+    kinds = tuple(dict.fromkeys((*plan.kinds, "text")))
+    computed = node.probe(kinds, plan.seed)
+    return [kind for kind in kinds if list(computed[kind]) != expected(kind, plan.seed)]
+
+
+def without_wrong(plan: Plan, found: Mapping[str, Sequence[ValueClass]]) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan with columns as texts whose class a node computes in another way; and remarks.
 
     Raises CheckFailed if values of such a class cannot be compared as texts, which are parsed where they differ.
     """
     wrong: dict[ValueClass, list[str]] = {}
-    kinds = tuple(dict.fromkeys((*plan.kinds, "text")))
-    for node in nodes:
-        computed = node.probe(kinds, plan.seed)
+    for node, kinds in found.items():
         for kind in kinds:
-            if list(computed[kind]) != expected(kind, plan.seed):
-                wrong.setdefault(kind, []).append(node.name)
+            wrong.setdefault(kind, []).append(node)
     keys = {column.kind for column in plan.columns[: plan.key]}
     reasons = [
         f"node {', '.join(names)}: values of the class {kind} do not have their canonical form on this server"

@@ -16,7 +16,7 @@ from trueup.cli.main import run as command
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.nodes.base import HashBlocks, KeyBlocks, Plan
 from trueup.report.model import DiffResult
-from trueup.testing.postgres import Database
+from trueup.testing.postgres import Database, Server
 from trueup.verbs.compare.digests import all_digests
 
 UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
@@ -101,6 +101,18 @@ def test_views_and_text_files(pg: Database, tmp_path: Path) -> None:
     assert diff(pg, f"csv:{tmp_path}/e.csv", columns=["t"], filter="id = 1").verdict == "MATCH"
 
 
+def test_a_database_with_another_encoding(pg: Database, server: Server, tmp_path: Path) -> None:
+    name = f"{pg.name}_latin"
+    pg.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    latin = server.database(name)
+    try:
+        latin.execute("CREATE TABLE e (id int PRIMARY KEY, t text); INSERT INTO e VALUES (1, 'é'), (2, 'x')")
+        lake = written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["é", "中"])
+        assert found(diff(latin, lake)) == {("changed", "2", ("t",))}
+    finally:
+        latin.drop()
+
+
 def test_differences_are_checked_again(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = written(tmp_path / "a" / "x.parquet", id=[1, 2, 3, 4], t=["y", "y", "y", "y"])
 
@@ -120,9 +132,9 @@ def test_differences_are_checked_again(pg: Database, tmp_path: Path, monkeypatch
 def test_files_that_change_during_the_run(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["x", ""])
 
-    def change(*_: object) -> dict[str, Any]:
+    def change(_: object, plan: Plan) -> tuple[Plan, tuple[str, ...], dict[str, Any]]:
         written(tmp_path / "a" / "x.parquet", id=[1, 2], t=["x", ""])
-        return {}
+        return plan, (), {}
 
     monkeypatch.setattr("trueup.verbs.compare.run.all_digests", change)
     result = diff(pg, lake, columns=["t"])

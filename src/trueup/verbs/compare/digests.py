@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from trueup.nodes.base import EMPTY, CanonicalDigest, ComparedNode, HashBlocks, KeyBlocks, NodeTable, Plan
 from trueup.nodes.postgres import PostgresNode
+from trueup.nodes.probe import without_wrong, wrong_classes
 from trueup.rows.keys import Block
+from trueup.rows.spec import ValueClass
 from trueup.task.compare.model import Hashed
 from trueup.task.compare.state import State
 from trueup.task.together import together
@@ -30,15 +33,30 @@ def with_blocks(plan: Plan, nodes: Sequence[ComparedNode], tables: Mapping[str, 
     return replace(plan, blocks=HashBlocks(min(_MOST_BITS, max(4, bits))))
 
 
-def all_digests(nodes: Sequence[ComparedNode], plan: Plan) -> Digests:
-    """Return the digests of all blocks on all nodes; after an error or Ctrl-C, the queries of the others end."""
+def all_digests(nodes: Sequence[ComparedNode], plan: Plan) -> tuple[Plan, tuple[str, ...], Digests]:
+    """Return the digests of all blocks on all nodes; after an error or Ctrl-C, the queries of the others end.
+
+    Each node is probed before its first block. If one computes a class in another way, the digests are computed again
+    by a plan that compares it as text, which is returned with the remarks on it.
+    """
 
     def stop() -> None:
         for node in nodes:
             node.stop()
 
-    answers = together(nodes, lambda node: node.digests(plan), cancel=stop)
-    return dict(zip((node.name for node in nodes), answers, strict=True))
+    remarks: tuple[str, ...] = ()
+    while True:
+        answers = together(nodes, partial(_digests, plan), cancel=stop)
+        wrong = {node.name: kinds for node, (kinds, _) in zip(nodes, answers, strict=True) if kinds}
+        if not wrong:
+            return plan, remarks, {node.name: found for node, (_, found) in zip(nodes, answers, strict=True)}
+        plan, remarks = without_wrong(plan, wrong)
+
+
+def _digests(plan: Plan, node: ComparedNode) -> tuple[Sequence[ValueClass], Mapping[int, CanonicalDigest]]:
+    """Return the classes that the node computes in another way or, without any, its digests."""
+    wrong = wrong_classes(node, plan)
+    return wrong, {} if wrong else node.digests(plan)
 
 
 def differing_blocks(digests: Digests, plan: Plan, state: State) -> list[int]:

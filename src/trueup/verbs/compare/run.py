@@ -1,6 +1,6 @@
 """Run `trueup diff` and `trueup check` over one table on nodes of any kind.
 
-The path: open the nodes, match their columns, probe the canonical form, take the snapshots, compute the digests of all
+The path: open the nodes, match their columns, take the snapshots, probe the canonical form, compute the digests of all
 blocks in place, compare the rows of the blocks that differ, re-check the differences, write the report.
 """
 
@@ -16,7 +16,6 @@ from trueup.db.names import parse_table_name
 from trueup.engine.failures import OR_LOCAL, environment_errors
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
-from trueup.nodes.probe import probed
 from trueup.report.model import DiffResult
 from trueup.store import TaskStore
 from trueup.task.compare.model import Ranges
@@ -59,8 +58,6 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         session = Session(request, stack)
         nodes = open_nodes(request, session, f"trueup {table.mode} {task.short_id}", stack)
         plan, tables = plan_of(request, nodes)
-        plan, by_value = probed(nodes, plan)
-
         moments = [node.begin() for node in nodes]
         at_snapshot = time.monotonic()
         plan = with_blocks(plan, nodes, tables, settings.compare_unit_size)
@@ -68,11 +65,12 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         state = new_state(table, steering)
         stack.callback(lambda: state.suspects.close())
         schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
+        task.progress.stage("hashing", len(nodes))
+        plan, by_value, digests = all_digests(nodes, plan)
         run = CompareRun(table, nodes, plan, state, session, task.progress, steering.sleep, (schema, name))
         run.is_held, run.in_flight = all(moment.held for moment in moments), request.in_flight
 
-        task.progress.stage("hashing", len(nodes))
-        differing = differing_blocks(all_digests(nodes, plan), plan, state)
+        differing = differing_blocks(digests, plan, state)
         if differing and table.digests_only and not plan.is_exact:
             state.stopped = CheckFailed([inexact(plan)], cure="run trueup diff")
         elif differing and not table.digests_only:

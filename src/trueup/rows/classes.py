@@ -54,7 +54,7 @@ def is_key_class(kinds: Collection[ValueClass]) -> bool:
 
 
 def parsed_class(kinds: Collection[ValueClass]) -> ValueClass | None:
-    """Return the class as which texts are parsed when rows are compared, because nodes have that class."""
+    """Return the class as which the texts of columns of these classes are parsed when they are compared as texts."""
     others = set(kinds) - _TEXTS
     return next(iter(others)) if len(others) == 1 and others <= {*_PRINTED} else None
 

@@ -16,7 +16,7 @@ from trueup.db.catalog import Column
 from trueup.nodes.base import Blocks, HashBlocks
 from trueup.rows.encode import base_value, column_spec, text_of
 from trueup.rows.spec import ColumnSpec, ValueClass
-from trueup.rows.types import CLASS_TYPES, type_named
+from trueup.rows.types import CLASS_TYPES, JSON_ARRAYS, type_named
 
 
 def class_of(column: Column) -> ValueClass:
@@ -30,14 +30,7 @@ def other_classes(column: Column) -> tuple[ValueClass, ...]:
 
 
 def _is_json_array(column: ColumnSpec) -> bool:
-    return column.type in _JSON_ARRAYS and not column.is_domain
-
-
-# Elements that JSON shows without a loss, as other engines do. to_json calls no cast that a user has made for them.
-_JSON_ARRAYS = {
-    f'"pg_catalog"."_{name}"'
-    for name in ("bool", "int2", "int4", "int8", "numeric", "float8", "text", "varchar", "date", "uuid")
-}
+    return column.type in JSON_ARRAYS and not column.is_domain
 
 
 def value(column: ColumnSpec, native: ValueClass, target: ValueClass) -> sql.Composable:

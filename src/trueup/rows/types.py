@@ -178,6 +178,15 @@ TYPES = {row.name: row for row in _ROWS}
 TEXT_ONLY = TypeRow("", "", "", binary_copy=False)  # a type without a row
 _QUOTED = {f'"pg_catalog"."{row.name}"': row for row in _ROWS}
 _SQL_NAMES = {row.sql_name: row for row in _ROWS}
+# Arrays, quoted and with their schema, whose elements JSON shows without a loss, as other engines do. to_json calls no
+# cast that a user has made for them.
+JSON_ARRAYS = {
+    f'"pg_catalog"."_{row.name}"'
+    for row in _ROWS
+    if row.integer_bytes
+    or row.value_class in ("bool", "decimal", "date", "uuid")
+    or row.name in ("text", "varchar", "float8")
+}
 
 
 # The type of each class that holds all its values.

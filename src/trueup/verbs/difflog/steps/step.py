@@ -363,17 +363,28 @@ def states_at(
         name: f.when(col(names.columns[name]).isNotNull(), col(column)) for name, column in names.since.items()
     } | dict(versions or {})
     entries = {DELETED: col(names.cleared)} | {name: f.when(value < fast, value) for name, value in older.items()}
-    pairs = f.array(*[f.struct(f.lit(name).alias("name"), value.alias("version")) for name, value in entries.items()])
-    since_when = f.map_from_entries(f.filter(pairs, lambda pair: pair.getField("version").isNotNull()))
     return frame.select(
         *cols(options.key),
         fast.alias(options.fast_version),
         col(names.slow).alias(SLOW),
         f.coalesce(col(names.deleted), f.lit(False)).alias(DELETED),
-        since_when.alias(SINCE),
+        _known_versions(entries).alias(SINCE),
         *[col(column).alias(name) for name, column in names.columns.items()],
         *more,
     )
+
+
+def _known_versions(entries: Mapping[str, Column]) -> Column:
+    """Return the entries that are not NULL as a map; of most keys there is none.
+
+    No Python function is used: Spark would number its argument, and compile the query of each run again.
+    """
+    pairs = [
+        f.when(value.isNotNull(), f.struct(f.lit(name).alias("name"), value.alias("version")))
+        for name, value in entries.items()
+    ]
+    known = f.map_from_entries(f.array_compact(f.array(*pairs)))
+    return f.when(f.coalesce(*entries.values()).isNotNull(), known).otherwise(f.expr("CAST(map() AS map<string, bigint>)"))
 
 
 # Readable column names of a frame, which also appear in the plans of Spark; key columns keep their names.

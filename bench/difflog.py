@@ -201,12 +201,15 @@ def measure(
         started = time.monotonic()
         connection = duckdb.connect()
         connection.execute(f"SET threads = {os.cpu_count()}")
+        used = time.process_time()
         for statement in script.split(";\n"):
             connection.execute(statement)
         found["duckdb"] = time.monotonic() - started
-    started = time.monotonic()
+        found["duckdb_cpu"] = time.process_time() - used
+    started, used = time.monotonic(), _processor_time(session)
     result = run(session, replace(log, target=Target()))
     found["trueup"] = time.monotonic() - started
+    found["trueup_cpu"] = _processor_time(session) - used
     found["files"] = f"{result.files_read} of {result.files_in_state}"
     found["signed_rows"] = sum(result.rows.values())
     if peer:
@@ -218,6 +221,12 @@ def measure(
         theirs = connection.execute(f"{query}) FROM '{out}/visit_log_wide.parquet' WHERE SlowVersion > 0").fetchone()
         found["same"] = ours == theirs
     return found
+
+
+def _processor_time(session: Any) -> float:
+    """Return the seconds of processor time of this process and of Java, which other work on the machine hardly changes."""
+    java = session._jvm.java.lang.ProcessHandle.current().info().totalCpuDuration().get().toMillis()
+    return time.process_time() + float(java) / 1000
 
 
 def main() -> None:
@@ -265,15 +274,19 @@ def write_results(lines: list[dict[str, Any]]) -> None:
         f"{datetime.now(timezone.utc):%Y-%m-%d}; {machine}, PySpark {pyspark.__version__}, DuckDB {duckdb.__version__}.",
         "Written by `bench/difflog.py`; see there what is counted.",
         "",
-        "| state | new visits | side rows (x3) | trueup s | DuckDB s | ratio | state files read | signed rows | same log |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| state | new visits | side rows (x3) | trueup s | DuckDB s | ratio | processor s | DuckDB | ratio | state files read"
+        " | signed rows | same log |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in lines:
         peer = one.get("duckdb")
         ratio = f"{one['trueup'] / peer:.2f}" if peer else ""
+        cpu = one.get("duckdb_cpu")
+        of_cpu = f"{one['trueup_cpu'] / cpu:.2f}" if cpu else ""
         text.append(
             f"| {one['state']:,} | {one['visits']:,} | {one['rows']:,} | {one['trueup']:.1f} |"
-            f" {f'{peer:.1f}' if peer else ''} | {ratio} | {one['files']} | {one['signed_rows']:,} | {one.get('same', '')} |"
+            f" {f'{peer:.1f}' if peer else ''} | {ratio} | {one['trueup_cpu']:.1f} | {f'{cpu:.1f}' if cpu else ''} | {of_cpu} |"
+            f" {one['files']} | {one['signed_rows']:,} | {one.get('same', '')} |"
         )
     Path(__file__).with_name("RESULTS-difflog.md").write_text("\n".join(text) + "\n", encoding="utf-8")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +20,7 @@ from trueup.errors import ConfigError, EngineError
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.difflog.abandon import abandon
+from trueup.verbs.difflog.chunks import is_small
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.mark import check_owner
@@ -26,7 +28,7 @@ from trueup.verbs.difflog.migrate import Migration, migrate
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, RuleName, StepOptions
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.result import RunResult
-from trueup.verbs.difflog.run import run
+from trueup.verbs.difflog.run import is_small_run, run
 from trueup.verbs.difflog.state import StateTable, state_rows
 from trueup.verbs.difflog.steps.step import Step, whole_step
 from trueup.verbs.difflog_ends.join_files import JoinResult, check_files, join_files
@@ -90,13 +92,13 @@ class DiffLog:
         sides = {name: [str(path) for path in paths] for name, paths in (logs or {}).items()}
 
         # Before Spark starts, which takes seconds.
-        check_files(visits=raw, logs=sides)
+        _, files = check_files(visits=raw, logs=sides)
 
         def work(session: SparkSession, _: Progress) -> JoinResult:
             return join_files(session, self.config, visits=raw, logs=sides)
 
         context = {"work": self.config.work, "visits": raw}
-        return self._as_task("DIFFLOG_JOIN", context, work, asdict)
+        return self._as_task("DIFFLOG_JOIN", context, work, asdict, small=lambda: is_small(files))
 
     def run(
         self, *, chunks: Sequence[str] = (), rejoin_late: bool = False, progress: Progress | None = None
@@ -111,7 +113,8 @@ class DiffLog:
 
         late = "rejoin" if rejoin_late else "keep"
         context = {"chunks": list(chunks), "late": late, "work": self.config.work}
-        return self._as_task("DIFFLOG_RUN", context, work, asdict, progress)
+        small = partial(is_small_run, self.config, chunks)
+        return self._as_task("DIFFLOG_RUN", context, work, asdict, progress, small=small)
 
     def abandon(self) -> int:
         """Give up an unfinished run, and return its number; 0 if there is none. Its chunk sets wait again.
@@ -185,10 +188,11 @@ class DiffLog:
         work: Callable[[SparkSession, Progress], T],
         summary: Callable[[T], Mapping[str, object]],
         progress: Progress | None = None,
+        small: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Run the work with a Spark session, as a task of the task store."""
+        """Run the work with a Spark session, as a task of the task store; `small` tells whether it reads few bytes."""
         with self._task(task_type, context, progress) as task:
-            with spark_session(self._spark, self._session) as session:
+            with spark_session(self._spark, self._session, small=small()) as session:
                 result = work(session, task.progress)
             task.finish(summary(result))
         return result

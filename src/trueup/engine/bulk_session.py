@@ -20,6 +20,10 @@ _LOCAL_CONF = {
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
 }
 
+# The optimizing compiler of Java (C2) costs more processor time than a short run has work for it.
+_OPTIONS = "spark.driver.extraJavaOptions"
+_SMALL_CONF = {**_LOCAL_CONF, _OPTIONS: f"{_LOCAL_CONF[_OPTIONS]} -XX:TieredStopAtLevel=1"}
+
 # Generated code that the JVM does not compile is slow. It compiles no function larger than the limit: without
 # whole-stage code, an expression is compiled in parts. And code that Spark has dropped from its cache of 100 classes,
 # fewer than one run has, is generated and compiled again.
@@ -39,12 +43,13 @@ _EXACT = {
 
 @contextmanager
 def spark_session(
-    settings: SparkSettings | None = None, given: SparkSession | None = None, *, copy: bool = True
+    settings: SparkSettings | None = None, given: SparkSession | None = None, *, copy: bool = True, small: bool = False
 ) -> Iterator[SparkSession]:
     """Yield a session: a copy of the given one, else of the one of this process, else a new one that is stopped.
 
     The settings of a session that is not ours do not change. Without `copy`, the given session itself is used, because
-    the caller has frames of it, and its settings change for the time of the block.
+    the caller has frames of it, and its settings change for the time of the block. A new session for `small` work has
+    a Java that compiles less.
     """
     settings = settings or SparkSettings()
     is_local = not (settings.master or settings.remote)
@@ -56,7 +61,8 @@ def spark_session(
     if existing is not None:
         yield _exact(_copy(existing))
         return
-    conf = {**_COMPILED, **(_LOCAL_CONF if is_local else {}), **settings.conf}
+    local = _SMALL_CONF if small else _LOCAL_CONF
+    conf = {**_COMPILED, **(local if is_local else {}), **settings.conf}
     session = start_session(
         slots=settings.slots or os.cpu_count() or 2,
         master=settings.master,

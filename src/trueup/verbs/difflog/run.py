@@ -62,6 +62,15 @@ def run(
         return result_of(current, resumed=unfinished is not None)
 
 
+def is_small_run(difflog: DiffLogConfig, names: Sequence[str]) -> bool:
+    """Return whether the run that `run` would make, or continue, reads few bytes of chunk sets."""
+    runs = Runs(Path(difflog.work))
+    unfinished = runs.unfinished()
+    sets = unfinished.facts["chunks"] if unfinished else names or chunks.waiting_chunks(runs.work, runs.taken_chunks())
+    sources = chunks.sources(difflog)
+    return chunks.is_small(file for source in sources for file in chunks.source_files(runs.work, sets, source))
+
+
 def _initial_facts(
     difflog: DiffLogConfig, table: StateTable, runs: Runs, names: Sequence[str], rejoin_late: bool
 ) -> dict[str, Any]:

@@ -384,7 +384,8 @@ def _known_versions(entries: Mapping[str, Column]) -> Column:
         for name, value in entries.items()
     ]
     known = f.map_from_entries(f.array_compact(f.array(*pairs)))
-    return f.when(f.coalesce(*entries.values()).isNotNull(), known).otherwise(f.expr("CAST(map() AS map<string, bigint>)"))
+    none = f.expr("CAST(map() AS map<string, bigint>)")
+    return f.when(f.coalesce(*entries.values()).isNotNull(), known).otherwise(none)
 
 
 # Readable column names of a frame, which also appear in the plans of Spark; key columns keep their names.

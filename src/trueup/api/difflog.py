@@ -190,7 +190,7 @@ class DiffLog:
         progress: Progress | None = None,
         small: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Run the work with a Spark session, as a task of the task store; `small` returns whether it reads few bytes."""
+        """Run the work with a Spark session, as a task of the task store; `small`: it reads few bytes."""
         with self._task(task_type, context, progress) as task:
             with spark_session(self._spark, self._session, small=small()) as session:
                 result = work(session, task.progress)

@@ -108,7 +108,7 @@ def is_small(files: Iterable[Path]) -> bool:
     try:
         return sum(file.stat().st_size for file in files) <= SMALL_BYTES
     except OSError:
-        # Whoever reads the files reports it.
+        # The run reports a file that it cannot read.
         return False
 
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -177,3 +178,19 @@ def test_the_demo_of_the_lake(spark: Spark, tmp_path: Path, capsys: pytest.Captu
     assert "details: as json (pg jsonb, lake string)" in shown
     assert re.search(r"pg/lake +\d", shown)
     assert not _postgres_below(tmp_path)
+
+
+def test_the_demo_of_serve_shows_a_live_page(environment: dict[str, str], tmp_path: Path) -> None:
+    command = ["trueup", "demo", "serve", "--rows", "1000", "--seconds", "3"]
+    environment = {**environment, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        found = None
+        while not found:
+            line = process.stdout.readline()
+            assert line
+            found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        with urlopen(f"{found[0]}api/v1/overview", timeout=60) as answer:
+            assert json.load(answer)["sources"]
+        assert process.wait(120) == 0
+    assert _postgres_below(tmp_path) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trueup.config.secrets import mask
@@ -15,8 +15,8 @@ from trueup.serve.model import Seen
 from trueup.serve.render import seconds_of
 from trueup.store.history import MATCH, TableState
 
-# The kinds that need only a task store, and those that need the nodes.
-OF_STORES = ("verdict", "differences", "proof", "task")
+# The kinds about tables, which a task store shows, and those that need the nodes.
+OF_TABLES = ("verdict", "differences", "proof")
 OF_NODES = ("validation", "lag", "slot", "letters")
 # Events: they are sent once, never again, and are not resolved.
 ONCE = ("task",)
@@ -30,11 +30,6 @@ class Alert:
     text: str
     state: str = ""
 
-    @property
-    def kind(self) -> str:
-        """The kind of the alert."""
-        return self.key.partition(" ")[0]
-
 
 def raised(seen: Seen, settings: AlertSettings) -> dict[str, Alert]:
     """Return all alerts, by key."""
@@ -42,11 +37,12 @@ def raised(seen: Seen, settings: AlertSettings) -> dict[str, Alert]:
     return {alert.key: alert for alert in found}
 
 
-def known_kinds(seen: Seen) -> tuple[str, ...]:
-    """Return the kinds of which an alert that is not raised is resolved: all of their sources were read."""
-    stores = bool(seen.stores) and all(part.value is not None for part in seen.stores.values())
-    nodes = bool(seen.nodes) and all(part.value is not None for part in seen.nodes.values())
-    return (*(OF_STORES if stores else ()), *(OF_NODES if nodes else ()))
+def known(seen: Seen) -> Callable[[str], bool]:
+    """Return whether an alert that is not raised is over, by its key: its table was read, or all nodes were."""
+    states = (state for summary in seen.summaries() for state in summary.states)
+    tables = {f"{kind} {_key(state)}" for state in states for kind in OF_TABLES}
+    has_nodes = bool(seen.nodes) and all(part.value is not None for part in seen.nodes.values())
+    return lambda key: key in tables or (has_nodes and key.partition(" ")[0] in OF_NODES)
 
 
 def _alert(key: str, text: str, state: str = "") -> Alert:
@@ -57,10 +53,14 @@ def _name(state: TableState) -> str:
     return f"{state.run.table_name} on {state.run.cluster_name or state.run.nodes}"
 
 
+def _key(state: TableState) -> str:
+    return f"{state.run.table_name} {state.run.cluster_name} {state.run.nodes}"
+
+
 def _of_tables(seen: Seen, settings: AlertSettings) -> Iterator[Alert]:
     for state in (state for summary in seen.summaries() for state in summary.states):
         run, name = state.run, _name(state)
-        key = f"{run.table_name} {run.cluster_name} {run.nodes}"
+        key = _key(state)
         if settings.verdict_change and run.verdict != MATCH and run.is_whole:
             yield _alert(f"verdict {key}", f"{name} is {run.verdict}", run.verdict)
         most = settings.differences_above

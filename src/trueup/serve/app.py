@@ -298,7 +298,7 @@ class Application:
         node, name = request.query_params.get("node", ""), request.query_params.get("name", "")
         for found in self._collector.seen.tubes():
             if (found.node, found.info.tube) == (node, name):
-                return pages.tube(found, self._collector.trends())
+                return pages.tube(found, self._collector.trends(), show_rows=self._options.show_rows)
         return None
 
     def _past_actions(self, request: Request) -> View:

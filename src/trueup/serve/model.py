@@ -14,6 +14,7 @@ from trueup.verbs.doctor.model import Finding
 from trueup.verbs.schedule.listing import Due
 from trueup.verbs.switchover.status import SwitchStatus
 from trueup.verbs.sync.status import SyncStatus
+from trueup.verbs.tube.letters import Letter
 from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.status import Status
 
@@ -49,6 +50,8 @@ class TubeSeen:
     node: str
     info: TubeInfo
     stats: tuple[Stats, ...]
+    # The newest keys that could not be delivered.
+    letters: tuple[Letter, ...] = ()
 
     def total(self, *names: str) -> float:
         """Return the sum of attributes of `Stats` over all partitions."""

@@ -22,7 +22,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from trueup.config.secrets import mask
 from trueup.errors import StoreError
-from trueup.serve.alert_rules import ONCE, known_kinds, raised
+from trueup.serve.alert_rules import ONCE, known, raised
 from trueup.serve.alert_settings import AlertSettings, Target
 from trueup.serve.model import Seen
 from trueup.store import TaskStore
@@ -53,13 +53,11 @@ class Alerts:
 
     def process(self, seen: Seen, *, seconds: float = TARGET_SECONDS) -> list[Change]:
         """Send what changed since the last call of any process, in at most `seconds`; return what was sent."""
-        kinds = known_kinds(seen)
-        alerts = raised(seen, self.settings)
-        texts = {alert.key: (alert.text, alert.state) for alert in alerts.values() if alert.kind in kinds}
+        texts = {key: (alert.text, alert.state) for key, alert in raised(seen, self.settings).items()}
         if not self.store.exists():
             return []
         with TaskStore(self.store) as store:
-            changes = store.change_alerts(texts, kinds, once=ONCE, repeat_after=self.settings.repeat_after)
+            changes = store.change_alerts(texts, known(seen), once=ONCE, repeat_after=self.settings.repeat_after)
         changes = [change for change in changes if change.how != "resolved" or self.settings.resolved]
         if changes and not send(self.settings.targets, changes, seconds=seconds):
             with TaskStore(self.store) as store:

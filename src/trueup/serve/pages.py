@@ -410,7 +410,27 @@ def _oldest_wait(tube: TubeSeen) -> str:
     return f"{max(ages):,.0f} s" if ages else ""
 
 
-def tube(found: TubeSeen, trends: Trends) -> View:
+def _letters(found: TubeSeen, *, show_rows: bool) -> Grid:
+    rows = [
+        [
+            Cell(letter.table or str(letter.source)),
+            Cell(letter.op),
+            Cell(f"{letter.attempts:,}"),
+            Cell(at=letter.first_at.isoformat()),
+            Cell(at=letter.last_at.isoformat()),
+            Cell(
+                "parked" if letter.next_at is None else "retried", tone="trouble" if letter.next_at is None else "plain"
+            ),
+            *([Cell(letter.key), Cell(letter.error)] if show_rows else []),
+        ]
+        for letter in found.letters
+    ]
+    heads = ["table", "change", "attempts", "first", "last", "state", *(["key", "error"] if show_rows else [])]
+    note = "" if show_rows or not rows else "keys and errors of rows are hidden; show them with --show-rows"
+    return Grid("Dead letters", heads, rows, frozenset({2}), "All keys could be delivered.", note=note)
+
+
+def tube(found: TubeSeen, trends: Trends, *, show_rows: bool) -> View:
     """One tube: partitions, tables, backlog over time."""
     place = ("tube", found.node, found.info.tube)
     partitions = [
@@ -450,6 +470,7 @@ def tube(found: TubeSeen, trends: Trends) -> View:
         Chart("Keys waiting over time", charts.lines(trends.get((*place, "backlog"), ()), "keys")),
         Chart("Keys delivered per second", charts.lines(trends.get((*place, "rate"), ()), "keys", "/s")),
         Grid("Partitions", heads, partitions, frozenset(range(1, 8))),
+        _letters(found, show_rows=show_rows),
         Grid("Tables", ["table", "capture", "key", "problem"], tables, empty="No table is attached."),
     ]
     letters = int(found.total("dead_letters"))

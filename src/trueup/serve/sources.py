@@ -31,12 +31,14 @@ from trueup.verbs.switchover import status as switchover_status
 from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import status as sync_status
 from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.tube.letters import letters
 from trueup.verbs.validate.meta import open_meta
 from trueup.verbs.validate.row_errors import list_errors
 from trueup.verbs.validate.status import read_status
 
-# Errors of a validation that a page lists.
+# Errors of a validation, and dead letters of a tube, that a page lists.
 MAX_ERRORS = 200
+MAX_LETTERS = 100
 # The schema of tubes, and that of the change logs of syncs, which are shown as syncs.
 _TUBES = "tube"
 _SLOTS = """
@@ -125,7 +127,9 @@ def _tubes(node: Node) -> Iterator[TubeSeen]:
             return
         stats = tubes.stats(session)
         for info in tubes.list_tubes(session):
-            yield TubeSeen(node.name, info, tuple(row for row in stats if row.tube == info.tube))
+            own = tuple(row for row in stats if row.tube == info.tube)
+            refused = letters(session, info.tube, limit=MAX_LETTERS) if any(row.dead_letters for row in own) else ()
+            yield TubeSeen(node.name, info, own, tuple(refused))
 
 
 def read_syncs(config: Config, seen: Seen) -> tuple[SyncSeen, ...]:

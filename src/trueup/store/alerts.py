@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from trueup.store import times
+
+# Longer than a task that failed is listed.
+_ONCE_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -24,15 +27,15 @@ class Change:
 def change(
     connection: sqlite3.Connection,
     raised: Mapping[str, tuple[str, str]],
-    kinds: Sequence[str],
+    is_known: Callable[[str], bool],
     *,
     once: Sequence[str],
     repeat_after: float,
 ) -> list[Change]:
     """Store the alerts that are raised now (key -> text, state), and return what has to be sent.
 
-    Alerts of other kinds than `kinds` are left: nothing is known about them. Those of the kinds `once` are not sent
-    again, and end without a message.
+    An alert that is not raised is resolved only if it `is_known`: another process may see other sources. Those of the
+    kinds `once` are not sent again, and are forgotten after some days.
     """
     now = times.now()
     rows = connection.execute("SELECT alert, text, since, notified_at, state FROM alerts").fetchall()
@@ -52,7 +55,8 @@ def change(
                 (key, text, since, now, state),
             )
     for key, row in known.items():
-        if key not in raised and _kind(key) in kinds:
+        is_over = _age(row["since"]) > _ONCE_SECONDS if _kind(key) in once else is_known(key)
+        if key not in raised and is_over:
             connection.execute("DELETE FROM alerts WHERE alert = ?", (key,))
             if _kind(key) not in once:
                 before = (row["text"], row["since"], row["notified_at"], row["state"])

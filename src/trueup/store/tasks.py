@@ -18,7 +18,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -271,14 +271,14 @@ class TaskStore:
     def change_alerts(
         self,
         raised: Mapping[str, tuple[str, str]],
-        kinds: Sequence[str],
+        is_known: Callable[[str], bool],
         *,
         once: Sequence[str],
         repeat_after: float,
     ) -> Changes:
         """Store the alerts that are raised now, and return what has to be sent: see `alerts.change`."""
         with self._writing() as connection:
-            return alerts.change(connection, raised, kinds, once=once, repeat_after=repeat_after)
+            return alerts.change(connection, raised, is_known, once=once, repeat_after=repeat_after)
 
     def undo_alerts(self, changes: Sequence[alerts.Change]) -> None:
         """Restore the alerts before changes that could not be sent."""

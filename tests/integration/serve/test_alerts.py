@@ -131,6 +131,15 @@ def test_what_cannot_be_seen_is_not_resolved(store: TaskStore, hook: Any) -> Non
     # A command reads only its task store; a node that was never read says nothing.
     assert rules.process(seen(store)) == []
     assert rules.process(seen(store, nodes={"n1": Part("n1", error="down")})) == []
+    # A command does not know the tables of other task stores.
+    with TaskStore(store.path.with_name("other.db")) as other:
+        compared(other, "elsewhere", "DIFFER", count=1)
+        both = {path: Part("s", read_store(path), 1.0, 1.0) for path in (store.path, other.path)}
+        assert [change.how for change in rules.process(Seen(stores=both))] == ["raised"]
+        assert rules.process(seen(store)) == []
+        compared(other, "elsewhere", "MATCH")
+        both = {path: Part("s", read_store(path), 1.0, 1.0) for path in (store.path, other.path)}
+        assert [change.how for change in rules.process(Seen(stores=both))] == ["resolved"]
     good = Part("n1", NodeSeen("n1", "id"), 1.0, 1.0)
     assert [change.how for change in rules.process(seen(store, nodes={"n1": good}))] == ["resolved"]
 

@@ -90,13 +90,16 @@ class Collector:
             return {key: trend.values() for key, trend in self._trends.items()}
 
     def _every(self, seconds: float, name: str, read: Callable[[], Any], field: str, key: Any = None) -> None:
+        # Sources are not read in step. A generator of its own: the program may have seeded the shared one.
+        jitter = random.Random()
+
         def loop() -> None:
             while not self._stopping.is_set():
                 began = time.time()
                 self._refresh(name, read, field, key)
                 # A source that is slow is read less often.
                 took = time.time() - began
-                self._stopping.wait(max(seconds, took) * random.uniform(0.95, 1.05))
+                self._stopping.wait(max(seconds, took) * jitter.uniform(0.95, 1.05))
 
         thread = threading.Thread(target=loop, name=f"trueup {name}", daemon=True)
         self._threads.append(thread)

@@ -199,7 +199,7 @@ def test_a_run_is_not_blocked_by_a_target_that_hangs(tmp_path: Path, monkeypatch
         monkeypatch.setattr("trueup.serve.notify.END_SECONDS", 0.5)
         began = time.monotonic()
         assert run(["diff", "public.t", "--engine", "local"]) == 2
-        assert 0.5 <= time.monotonic() - began < 20
+        assert 0.5 <= time.monotonic() - began < 60
     with TaskStore() as store:
         assert [task.task_status for task in store.list()] == ["FAILED"]
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.engine.envelope import Slice, check_complete, opened
@@ -76,9 +77,9 @@ class SparkEngine:
         self._stalls.close()
         self._stalls = Stalls(seconds, warn=self._warn, end=kill_own_process if is_here and self._owned else None)
 
-    def watched(self) -> AbstractContextManager[Job]:
-        """Watch what Spark does in a block, as it is done for the jobs of this engine."""
-        return self._stalls.watched()
+    def watched(self, also: Path | None = None) -> AbstractContextManager[Job]:
+        """Watch what Spark does in a block, as for the jobs of this engine; `also` is a file that workers append to."""
+        return self._stalls.watched(also)
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Run waves until the queue is empty; the size of a wave is adjusted so that it takes a few seconds."""

@@ -1,7 +1,8 @@
 """Notice a Spark job that hangs: its Java process or a Python worker does not run, and nothing else would tell.
 
-Python workers on this machine append a byte to a file for each task that they finish. A thread of the driver looks at
-the file while a job runs. On a cluster there is no such file, and a job is expected to end within the time.
+Python workers on this machine append a byte to a file for each task that they finish, and while they wait for a server
+or for a limit. A thread of the driver looks at the file while a job runs. On a cluster there is no such file, and a job
+is expected to end within the time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from trueup.errors import EngineError
 
 # How often a file is looked at; more often if the limit is short.
 _LOOK_SECONDS = 1.0
+_BEAT_SECONDS = 1.0
 # Tasks that take long: the limit is at least this many times the longest time between the ends of two of them.
 _TIMES = 10.0
 
@@ -24,8 +26,9 @@ _TIMES = 10.0
 class Job:
     """A job that is watched."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, also: Path | None = None) -> None:
         self.file = file
+        self._also = also
         # Why it was ended.
         self.error: EngineError | None = None
         self.is_done = threading.Event()
@@ -38,10 +41,10 @@ class Job:
     def finished(self) -> int:
         """Return how many tasks are finished, as far as it is known."""
         try:
-            return self.file.stat().st_size if self.file is not None else 0
+            return sum(file.stat().st_size for file in (self.file, self._also) if file is not None)
         except OSError:
             # Something has removed it: nothing is known any more, so the job is not ended.
-            self.file = None
+            self.file = self._also = None
             return 0
 
 
@@ -61,9 +64,10 @@ class Stalls:
         self._lock = threading.Lock()
 
     @contextmanager
-    def watched(self) -> Iterator[Job]:
-        """Watch the job of the block; if it was ended, raise why."""
-        job = Job(self._file())
+    def watched(self, also: Path | None = None) -> Iterator[Job]:
+        """Watch the job of the block; if it was ended, raise why. `also` is another file that its workers append to."""
+        file = self._file()
+        job = Job(file, also if file is not None else None)
         if self._seconds:
             threading.Thread(target=self._watch, args=(job,), name="trueup-stalls", daemon=True).start()
         try:
@@ -126,6 +130,27 @@ class Stalls:
             " nodes, or stop the run and resume it"
         )
         return False
+
+
+@contextmanager
+def beating(path: str) -> Iterator[None]:
+    """Record every second, in the file of a job, that this process runs while it waits in the block."""
+    if not path:
+        yield
+        return
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(_BEAT_SECONDS):
+            beat(path)
+
+    thread = threading.Thread(target=run, name="trueup-beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def beat(path: str) -> None:

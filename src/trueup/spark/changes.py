@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import psycopg
@@ -26,6 +27,7 @@ from trueup.db.connection import address_of
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import ServerPosition, server_position
+from trueup.engine.stalls import beat, beating
 from trueup.errors import CheckFailed, ConfigError
 from trueup.spark.errors import errors_for_spark
 from trueup.spark.nodes import find_node
@@ -90,6 +92,8 @@ class ChangesSource(DataSource):
     keys: ClassVar[Keys | None] = None
     # Tables whose changes are returned without keys: their names by OID, as far as they are known, and all names.
     keyless: ClassVar[Keyless] = ({}, frozenset())
+    # Where it is recorded that the log is being read; '': nowhere.
+    file: ClassVar[str] = ""
 
     @classmethod
     def name(cls) -> str:
@@ -103,7 +107,7 @@ class ChangesSource(DataSource):
     def streamReader(self, schema: StructType) -> ChangesReader:
         """Return a reader of the slot in the options."""
         with errors_for_spark():
-            return ChangesReader(_parsed(self.options, self.nodes), self.limit, self.keys, self.keyless)
+            return ChangesReader(_parsed(self.options, self.nodes), self.limit, self.keys, self.keyless, self.file)
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -115,8 +119,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit: Limit | None = None,
         keys: Keys | None = None,
         keyless: Keyless = ({}, frozenset()),
+        file: str = "",
     ) -> None:
         self._options = options
+        self._file = file
         self._limit = limit
         self._keys = keys
         names, self._keyless = keyless
@@ -186,10 +192,15 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = 0
         with self._slot() as slot:
             rows: list[Change] = []
-            for change in slot.changes(start, end, self._places):
+            # The server decodes everything, and a large transaction takes long, before it returns the first change.
+            with beating(self._file):
+                changes = iter(slot.changes(start, end, self._places))
+                first = next(changes, None)
+            for change in chain(() if first is None else (first,), changes):
                 rows.append(change)
                 if len(rows) >= self._options.batch_rows:
                     count += len(rows)
+                    beat(self._file)
                     yield batch_of(rows, self._names)
                     rows = []
             if self._options.positions:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trueup.engine.jvm import within
-from trueup.engine.stalls import Stalls, beat
+from trueup.engine.stalls import Stalls, beat, beating
 from trueup.errors import EngineError
 from trueup.testing.processes import wait_until
 
@@ -58,6 +58,21 @@ def test_a_job_with_progress_is_not_ended() -> None:
         time.sleep(0.6)
     stalls.close()
     assert not warnings
+
+
+def test_a_worker_that_waits_for_a_server_is_not_ended(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    stalls = Stalls(1.5, warn=warnings.append, end=lambda: False)
+    reading = tmp_path / "reading"
+    reading.touch()
+    # One of two files of the job.
+    with stalls.watched(reading), beating(str(reading)):
+        assert wait_until(lambda: reading.stat().st_size == 3, SOON)
+    size = reading.stat().st_size
+    with beating(""):
+        pass
+    stalls.close()
+    assert (warnings, reading.stat().st_size) == ([], size)
 
 
 @pytest.mark.parametrize(("end", "is_removed"), [(None, False), (lambda: False, False), (lambda: True, True)])

@@ -129,6 +129,9 @@ class Stream:
         self._turn: _Turn | None = None
         self._is_stopping = False
         self._folder = ScratchFolder("trueup-validate-")
+        # The readers of the log append to it.
+        self._reading = self._folder.path / "reading"
+        self._reading.touch(0o600)
         self._number = 0
         self._batches = 0
         self._slow_starts = 0
@@ -239,7 +242,7 @@ class Stream:
         partitions = max(1, min(self._engine.slots, most - STREAM_CONNECTIONS - has_own))
         slots, self._local.slots = self._local.slots, 1
         try:
-            with self._engine.watched() as job:
+            with self._engine.watched(self._reading) as job:
                 results = judge_frame(validator, turn.frame, partitions=partitions, file=job.path)
                 turn.begin(lambda: _parts(results, partitions))
                 parts = _begun(turn, meanwhile=partial(_check_again, validator) if has_own else None)
@@ -283,6 +286,7 @@ class Stream:
             "limit": SyncerLimit(sessions.servers, validator.positions.syncer, sessions.settings.cutover),
             "keys": _keys(validator),
             "keyless": validator.tables.not_validated(),
+            "file": str(self._reading),
             "__module__": "trueup_registered",
         }
         session.dataSource.register(type("ChangesSource", (ChangesSource,), attributes))

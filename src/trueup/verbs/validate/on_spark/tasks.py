@@ -18,7 +18,7 @@ from trueup.capture.log.visible import wait_until_visible
 from trueup.config.model import Node
 from trueup.db.reader import borrow, close_idle
 from trueup.engine.envelope import freeze_imports, packed, unpacked
-from trueup.engine.stalls import beat
+from trueup.engine.stalls import beat, beating
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError
 from trueup.verbs.validate.batch import UNCHECKED, Touches, without_hidden
@@ -117,7 +117,8 @@ def _judged(judging: Judging, batches: Iterator[pa.RecordBatch]) -> Iterator[Par
             judging.pairs[table], list(keys), size=MAX_KEYS_PER_TASK, nodes=judging.nodes,
             application=judging.application, timeout=judging.timeout, tolerance=judging.tolerance,
         ):  # fmt: skip
-            time.sleep(max(0.0, free_at - time.monotonic()))
+            with beating(judging.file):
+                time.sleep(max(0.0, free_at - time.monotonic()))
             if judging.max_rows:
                 free_at = max(free_at, time.monotonic()) + len(task.keys) / judging.max_rows
             part = Part()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -150,18 +150,27 @@ def test_a_tube(ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPa
     assert sum("waiting until it writes no more" in text for text in said.messages) == 1
 
 
-def _hang_reader(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def _hang_reader(engine: SparkEngine, has_batch: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the process that asks the source for new changes; it is killed instead of the shared Java process."""
     name = "pyspark.sql.streaming.python_streaming_source_runner"
-    (reader,) = [child for child in psutil.Process().children(recursive=True) if name in child.cmdline()]
+    readers = []
+    for child in psutil.Process().children(recursive=True):
+        # Some end meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            readers += [child] if name in child.cmdline() else []
+    (reader,) = readers
 
     def kill() -> bool:
         reader.kill()
         return True
 
-    reader.suspend()
     monkeypatch.setattr("trueup.engine.spark.kill_own_process", kill)
     engine.limit_stalls(1.0, is_here=True)
+    # The next batch is the first one with this limit.
+    until(has_batch)
+    # On a slow machine it was killed already.
+    with suppress(psutil.NoSuchProcess):
+        reader.suspend()
 
 
 @pytest.mark.parametrize("changes", ["log", "changelog"])
@@ -183,6 +192,8 @@ def test_a_validation(changes: Any, ready: Ready, databases: Databases, monkeypa
         record(self, touches, *rest)
 
     monkeypatch.setattr(Checker, "record", recorded)
+    # Spark keeps the jobs of its iterator in memory for ever, and a validation runs for weeks.
+    monkeypatch.setattr("pyspark.sql.classic.dataframe.DataFrame.toLocalIterator", _fails)
 
     def insert(first: int, last: int, wrong: int) -> None:
         """Insert rows on both nodes, one of them on the source only; wait until it is an error."""
@@ -207,8 +218,14 @@ def test_a_validation(changes: Any, ready: Ready, databases: Databases, monkeypa
         assert "  runs on Spark: " in status_text(validation.status())
         if changes == "log":
             assert max(sizes) <= MAX_KEYS_PER_TASK
-            assert validation.status().engine["batches"] > 0
-            _hang_reader(ready.engine, monkeypatch)
+            batches = validation.status().engine["batches"]
+            assert batches > 0
+
+            def has_batch() -> bool:
+                up.execute("SELECT pg_logical_emit_message(true, 'test', '')")
+                return bool(ended) or validation.status().engine.get("batches") != batches
+
+            _hang_reader(ready.engine, has_batch, monkeypatch)
             problem = "no task of the Spark job was finished for"
         else:
             monkeypatch.setattr(SparkEngine, "run", _fails)

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 
-def local_rows(frame: DataFrame, *, prefetch: bool = False) -> Iterator[Row]:
-    """Yield the rows of a frame; at most two partitions are in memory."""
-    rows: Any = frame.toLocalIterator(prefetchPartitions=prefetch)
+def local_rows(frame: DataFrame) -> Iterator[Row]:
+    """Yield the rows of a frame; one partition is in memory.
+
+    Not for a job that runs for weeks: the jobs of PySpark's iterator stay in the memory of the Java process.
+    """
+    rows: Any = frame.toLocalIterator()
     # If Java was killed, PySpark's iterator fails once more when it is deleted, and Python prints that. Its file is
     # closed before.
     of_generator = getattr(rows, "gi_frame", None)

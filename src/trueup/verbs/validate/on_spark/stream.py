@@ -27,7 +27,6 @@ from trueup.db.reader import close_idle
 from trueup.engine.failures import failed_job
 from trueup.engine.jvm import why_ended, within
 from trueup.engine.local import LocalEngine
-from trueup.engine.local_rows import local_rows
 from trueup.engine.scratch import ScratchFolder
 from trueup.engine.spark import SparkEngine
 from trueup.engine.stalls import Job
@@ -49,7 +48,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 STREAM_CONNECTIONS = 3
 # From this number on, the driver checks pending rows with a connection of its own while tasks judge.
 _TO_CHECK_MEANWHILE = 6
-# Partitions that are fetched at the same time, one of them in advance.
+# Partitions that are fetched at the same time.
 _FETCHED_AT_ONCE = 2
 # Each query starts a Python process, for which Spark waits 10 s. A busy machine may need longer.
 _TOO_SLOW = "Python worker failed to connect back"
@@ -389,30 +388,34 @@ def _add_counts(batch: Batch, part: Part) -> None:
 
 
 @contextmanager
-def _computed(results: DataFrame, partitions: int) -> Iterator[DataFrame]:
-    """Compute the results of all partitions at the same time, and keep them in the executors.
+def _computed(results: DataFrame, partitions: int) -> Iterator[Iterator[DataFrame]]:
+    """Compute the results of all partitions at the same time; yield frames that are fetched one after the other.
 
-    The driver fetches one partition after the other, and the next one in advance: for two, nothing has to be kept.
+    The driver holds the results of two partitions at most. Those of more are kept in the executors.
     """
+    from pyspark.sql.functions import spark_partition_id
+
     if partitions <= _FETCHED_AT_ONCE:
-        yield results
+        yield iter((results,))
         return
     kept = results.persist()
     try:
         kept.count()
-        yield kept
+        yield (kept.where(spark_partition_id() == number) for number in range(partitions))
     finally:
         kept.unpersist()
 
 
 def _parts(results: DataFrame, partitions: int) -> Iterator[Part]:
-    """Yield the results of the tasks, fetched one partition after the other."""
-    with _computed(results, partitions) as computed:
-        for (value,) in local_rows(computed, prefetch=True):
-            part = pickle.loads(value)
-            if isinstance(part, TrueupError):
-                raise part
-            yield part
+    """Yield the results of the tasks."""
+    with _computed(results, partitions) as frames:
+        for frame in frames:
+            # Not with an iterator of Spark, whose jobs stay in the memory of its Java process for ever.
+            for value in frame.toArrow().column(0):
+                part = pickle.loads(value.as_buffer())
+                if isinstance(part, TrueupError):
+                    raise part
+                yield part
 
 
 def _keys(validator: Validator) -> dict[int, tuple[str, tuple[str, ...]]]:

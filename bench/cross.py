@@ -133,6 +133,21 @@ def table(lines: Sequence[Line]) -> list[str]:
     return text
 
 
+def results(rows: int, here: str, ratio: float, lines: Sequence[Line]) -> str:
+    """Return the page of the results."""
+    text = [
+        "# PostgreSQL beside a copy in files",
+        "",
+        f"{datetime.now(timezone.utc):%Y-%m-%d}; {here}. {rows:,} rows. Written by `bench/cross.py`.",
+        "",
+        *(f"- {name}: {what}" for name, what in PEERS.items()),
+        "",
+        f"The digests of canonical rows take {ratio:.2f} times as long in PostgreSQL as its own digest, in one session.",
+        *table(lines),
+    ]
+    return "\n".join(text) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
@@ -165,17 +180,8 @@ def main() -> None:
                 sys.stdout.write(f"{case:>5} {name:<16} {run.seconds:8.1f} s {run.peak / MB:7.0f} MB  {said}\n")
                 sys.stdout.flush()
             right.drop()
-    text = [
-        "# PostgreSQL beside a copy in files",
-        "",
-        f"{datetime.now(timezone.utc):%Y-%m-%d}; {here}. {arguments.rows:,} rows. Written by `bench/cross.py`.",
-        "",
-        *(f"- {name}: {what}" for name, what in PEERS.items()),
-        "",
-        f"The digests of canonical rows take {ratio:.2f} times as long in PostgreSQL as its own digest, in one session.",
-        *table(lines),
-    ]
-    arguments.output.write_text("\n".join(text) + "\n", encoding="utf-8")
+            # After each case: a run that is cut short leaves those that were measured.
+            arguments.output.write_text(results(arguments.rows, here, ratio, lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def session() -> Any:
 
 def frames(spark: Any, uri: str, folder: str) -> tuple[Any, Any]:
     """Both tables as frames; PostgreSQL is read in parallel, by ranges of its key, as binary rows."""
-    source = spark.read.format("trueup").option("url", uri).option("table", "public.orders").load()
+    source = spark.read.format("trueup").option("address", uri).option("table", "public.orders").load()
     left = source.selectExpr("id", "quantity", "label", "cast(amount AS decimal(12,2)) amount", "placed_at", "details")
     right = spark.read.parquet(folder)
     return left, right.selectExpr("id", "quantity", "label", "amount", "placed_at", "details")

@@ -1,27 +1,31 @@
 """Measure `trueup diff` of PostgreSQL with a Delta and a Parquet copy, beside other tools: wall time and peak memory.
 
-    .venv/bin/python bench/cross.py [--rows 10000000] [--cases none,100,1%] [--only NAME,…] [--output FILE]
+    .venv/bin/python bench/cross.py [--rows 10000000] [--cases none,100,1%] [--only NAME,…] [--folder FOLDER] [--output FILE]
 
 The table is that of bench/diff.py. Its copy is written once; the table then gets the differences. Each contestant is a
-process, and its start is included. A wrong answer is shown as wrong.
+process, and its start is included. A wrong answer is shown as wrong. With `--folder`, the server, the copies and the
+results are kept there, so that contestants can be measured one at a time; `--only ""` prepares them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import psutil
 from contestants import floor_query
 from cross_contestants import QUERY
 from diff import SETTINGS, differences, environment, make_left, make_right
+from handover import Processor
 from machine import machine, measure
 
 from trueup.testing.postgres import Database, Server
@@ -42,6 +46,8 @@ class Line:
     case: str
     name: str
     seconds: float
+    # Seconds of processor time, of the contestant and of PostgreSQL: other work on the machine hardly changes it.
+    processor: float
     peak: int
     said: str
 
@@ -92,8 +98,14 @@ def answer(name: str, out: Path) -> int:
     return int(counts["missing"] + counts["extra"] + counts["changed"])
 
 
+def server_time(server: Server) -> Processor:
+    """Return the processor time of the sessions of a server."""
+    assert server.pid is not None
+    return Processor(psutil.Process(server.pid))
+
+
 def hash_ratio(database: Database) -> float:
-    """Return the time of the digests of canonical rows in PostgreSQL, divided by that of its own digest."""
+    """Return the processor time of the digests of canonical rows in PostgreSQL, divided by that of its own digest."""
     from trueup.config.model import Node
     from trueup.config.settings import DiffSettings, ExpressionSettings
     from trueup.nodes.base import HashBlocks
@@ -108,12 +120,11 @@ def hash_ratio(database: Database) -> float:
         node.begin()
         times = []
         for _ in range(2):
-            started = time.monotonic()
-            node.digests(plan)
-            canonical = time.monotonic() - started
-            started = time.monotonic()
-            database.execute("SET max_parallel_workers_per_gather = 0; " + floor_query(database.uri))
-            times.append(canonical / (time.monotonic() - started))
+            with server_time(database.server) as canonical:
+                node.digests(plan)
+            with server_time(database.server) as own:
+                database.execute("SET max_parallel_workers_per_gather = 0; " + floor_query(database.uri))
+            times.append(canonical.seconds / own.seconds)
         return min(times)
     finally:
         node.close()
@@ -124,12 +135,16 @@ def table(lines: Sequence[Line]) -> list[str]:
     text = []
     for case in dict.fromkeys(line.case for line in lines):
         some = [line for line in lines if line.case == case]
-        right = [line.seconds for line in some if line.name in PEERS and not line.said.startswith(("WRONG", "FAILED"))]
+        peers = [line for line in some if line.name in PEERS and not line.said.startswith(("WRONG", "FAILED"))]
+        right, used = [line.seconds for line in peers], [line.processor for line in peers]
         text += ["", f"## {'No difference' if case == 'none' else f'{case} different'}", ""]
-        text += ["| | seconds | / best other | peak MB | answer |", "|---|--:|--:|--:|---|"]
+        text += ["| | seconds | / best other | processor s | / best other | peak MB | answer |"]
+        text += ["|---|--:|--:|--:|--:|--:|---|"]
         for line in some:
-            ratio = f"{line.seconds / min(right):.2f}" if right else ""
-            text.append(f"| {line.name} | {line.seconds:.1f} | {ratio} | {line.peak / MB:,.0f} | {line.said} |")
+            ratios = [f"{line.seconds / min(right):.2f}" if right else "", ""]
+            ratios[1] = f"{line.processor / min(used):.2f}" if used else ""
+            times = f"{line.seconds:.1f} | {ratios[0]} | {line.processor:.1f} | {ratios[1]}"
+            text.append(f"| {line.name} | {times} | {line.peak / MB:,.0f} | {line.said} |")
     return text
 
 
@@ -142,46 +157,114 @@ def results(rows: int, here: str, ratio: float, lines: Sequence[Line]) -> str:
         "",
         *(f"- {name}: {what}" for name, what in PEERS.items()),
         "",
-        f"The digests of canonical rows take {ratio:.2f} times as long in PostgreSQL as its own digest, in one session.",
+        f"The digests of canonical rows take {ratio:.2f} times the processor time of PostgreSQL's own digest, in one session.",
         *table(lines),
     ]
     return "\n".join(text) + "\n"
+
+
+@contextmanager
+def prepared(folder: Path | None, rows: int) -> Iterator[tuple[Server, Database, Path]]:
+    """Yield the server, the database with the table, and the folder of the copies; kept in a folder, if one is named."""
+    if folder is None:
+        with Server.start(name="bench", settings=SETTINGS) as server, tempfile.TemporaryDirectory() as temporary:
+            left = make_left(server, rows)
+            export(left, Path(temporary) / "lake")
+            yield server, left, Path(temporary)
+        return
+    if (folder / "done").exists():
+        server = Server.attach(folder / "server")
+        if not server.running:
+            server.restart()
+        yield server, server.database("left"), folder
+        return
+    folder.mkdir(parents=True)
+    server = Server.start(folder / "server", keep=True, name="bench", settings=SETTINGS)
+    left = make_left(server, rows)
+    export(left, folder / "lake")
+    (folder / "done").touch()
+    yield server, left, folder
+
+
+def case_database(server: Server, rows: int, case: str) -> Database:
+    """Return the database of a case, which is made if it does not exist."""
+    name = f"right_{case.replace('%', '_percent')}"
+    known = server.database("postgres").execute("SELECT datname FROM pg_database")
+    if (name,) not in known:
+        make_right(server, rows, differences(case, rows))
+        server.database("postgres").execute(f'ALTER DATABASE "right" RENAME TO "{name}"')
+    right = server.database(name)
+    right.execute("SELECT count(*), max(length(label)) FROM public.orders")
+    return right
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--cases", default="none,100,1%")
-    parser.add_argument("--only", default="", help="contestants by name, separated by commas")
+    parser.add_argument("--only", help="contestants by name, separated by commas")
+    parser.add_argument("--folder", type=Path, help="keep the server, the copies and the results in this folder")
     parser.add_argument("--timeout", type=float, default=1800)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("RESULTS-cross.md"))
     arguments = parser.parse_args()
-    names = arguments.only.split(",") if arguments.only else [*OURS, *PEERS]
-    lines: list[Line] = []
+    names = [*OURS, *PEERS] if arguments.only is None else [name for name in arguments.only.split(",") if name]
     here = machine()
-    with Server.start(name="bench", settings=SETTINGS) as server, tempfile.TemporaryDirectory() as temporary:
-        left, lake = make_left(server, arguments.rows), Path(temporary) / "lake"
-        export(left, lake)
-        ratio = hash_ratio(left)
-        sys.stdout.write(f"canonical digests / own digests of PostgreSQL: {ratio:.2f}\n")
+    with prepared(arguments.folder, arguments.rows) as (server, left, folder):
+        lines, ratio = known_lines(folder)
         for case in arguments.cases.split(","):
             expected = differences(case, arguments.rows)
-            right = make_right(server, arguments.rows, expected)
-            right.execute("SELECT count(*), max(length(label)) FROM public.orders")
+            right = case_database(server, arguments.rows, case)
+            if not ratio and names:
+                ratio = hash_ratio(left)
+                sys.stdout.write(f"canonical digests / own digests of PostgreSQL: {ratio:.2f}\n")
             for name in names:
-                work = Path(temporary) / f"{case}-{name}".replace(" ", "-").replace("%", "")
-                run = measure(command(name, right.uri, lake, work), work, arguments.timeout, environment(work))
-                try:
-                    found = answer(name, run.out)
-                    said = f"{found:,}" if found == expected else f"WRONG: {found:,} instead of {expected:,}"
-                except Exception:
-                    said = f"FAILED: {(run.errors.strip().splitlines() or ['too long'])[-1]}".replace("|", "/")[:150]
-                lines.append(Line(case, name, run.seconds, run.peak, said))
-                sys.stdout.write(f"{case:>5} {name:<16} {run.seconds:8.1f} s {run.peak / MB:7.0f} MB  {said}\n")
-                sys.stdout.flush()
-            right.drop()
-            # After each case: a run that is cut short leaves those that were measured.
-            arguments.output.write_text(results(arguments.rows, here, ratio, lines), encoding="utf-8")
+                lines[case, name] = measured(case, name, expected, right, folder, arguments.timeout)
+                # After each: a run that is cut short leaves those that were measured.
+                keep_lines(folder, lines, ratio)
+                text = results(arguments.rows, here, ratio, in_order(lines))
+                arguments.output.write_text(text, encoding="utf-8")
+
+
+def measured(case: str, name: str, expected: int, right: Database, folder: Path, timeout: float) -> Line:
+    """Measure one contestant in one case."""
+    work = folder / "work" / f"{case}-{name}".replace(" ", "-").replace("%", "")
+    shutil.rmtree(work, ignore_errors=True)
+    pid = right.server.pid or 0
+    with server_time(right.server) as server, Processor(psutil.Process(), besides=pid) as own:
+        run = measure(command(name, right.uri, folder / "lake", work), work, timeout, environment(work))
+    processor = own.seconds + server.seconds
+    try:
+        found = answer(name, run.out)
+        said = f"{found:,}" if found == expected else f"WRONG: {found:,} instead of {expected:,}"
+    except Exception:
+        said = f"FAILED: {(run.errors.strip().splitlines() or ['too long'])[-1]}".replace("|", "/")[:150]
+    shutil.rmtree(work, ignore_errors=True)
+    used = f"{processor:8.1f} s of processor (server {server.seconds:.1f})"
+    sys.stdout.write(f"{case:>5} {name:<16} {run.seconds:8.1f} s {used} {run.peak / MB:7.0f} MB  {said}\n")
+    sys.stdout.flush()
+    return Line(case, name, run.seconds, processor, run.peak, said)
+
+
+def in_order(lines: dict[tuple[str, str], Line]) -> list[Line]:
+    """Return the lines by case and contestant."""
+    names = [*OURS, *PEERS]
+    cases = list(dict.fromkeys(case for case, _ in lines))
+    return sorted(lines.values(), key=lambda line: (cases.index(line.case), names.index(line.name)))
+
+
+def known_lines(folder: Path) -> tuple[dict[tuple[str, str], Line], float]:
+    """Return what was measured before in the folder."""
+    path = folder / "lines.json"
+    if not path.exists():
+        return {}, 0.0
+    known = json.loads(path.read_text())
+    return {(line["case"], line["name"]): Line(**line) for line in known["lines"]}, known["ratio"]
+
+
+def keep_lines(folder: Path, lines: dict[tuple[str, str], Line], ratio: float) -> None:
+    """Write what was measured to the folder."""
+    kept = {"ratio": ratio, "lines": [asdict(line) for line in lines.values()]}
+    (folder / "lines.json").write_text(json.dumps(kept))
 
 
 if __name__ == "__main__":

@@ -52,27 +52,27 @@ class Costs:
     start: float
 
 
-# By `bench/scale.py` on 2 cores (RESULTS-scale.md), the smaller value of two runs; `start` and `recheck` by
+# By `bench/scale.py` on 2 cores (RESULTS-scale.md), without other work; `start` and `recheck` by
 # `bench/handover.py` on the same machine without other work (RESULTS-handover.md).
 MEASURED = Costs(
-    hash_row=0.89e-6,
-    mark_row=1.27e-6,
-    read_row=0.0,
-    block_worker=0.00136,
-    mark_worker=0.21e-6,
-    difference_worker=27e-6,
-    block_driver=0.00025,
-    difference_driver=35e-6,
+    hash_row=0.91e-6,
+    mark_row=1.47e-6,
+    read_row=19e-6,
+    block_worker=0.00094,
+    mark_worker=0.25e-6,
+    difference_worker=22e-6,
+    block_driver=0.00012,
+    difference_driver=22e-6,
     recheck=32e-6,
-    start_trips=75.0,
-    session_trips=18.0,
+    start_trips=55.0,
+    session_trips=10.0,
     block_trips=1.0,
-    differing_trips=3.4,
-    block_bytes=168.0,
+    differing_trips=3.6,
+    block_bytes=167.0,
     difference_bytes=175.0,
-    spark_start=6.1,
-    job=0.078,
-    slice=0.038,
+    spark_start=2.5,
+    job=0.052,
+    slice=0.0084,
     job_trips=0.0,
     slice_trips=0.0,
     start=0.7,

@@ -39,6 +39,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "elsewhere")
 # Statistics, plans and numbers of transactions must not depend on when autovacuum looks at a table.
 postgres.SETTINGS = {**postgres.SETTINGS, "autovacuum": "off"}
 
+# Tests start hundreds of commands: each would compile trueup again, which takes longer than to run it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 _numbers = itertools.count(1)
 
 
@@ -144,7 +148,7 @@ def fresh_server() -> Iterator[FreshServer]:
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let validations of this process look for changes more often: tests wait for what they find."""
     monkeypatch.setattr("trueup.verbs.validate.run.POLL_SECONDS", 0.04)
-    monkeypatch.setattr("trueup.verbs.validate.tubes.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("trueup.verbs.validate.triggers.tubes.IDLE_SECONDS", 0.1)
     monkeypatch.setattr("trueup.verbs.validate.validator.HEALTH_SECONDS", 0.5)
 
 

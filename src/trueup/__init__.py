@@ -10,6 +10,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trueup.api.accept import accept, acceptances, revoke
+    from trueup.api.certificate import certificate_key, certify, verify_certificate
     from trueup.api.compare import compare
     from trueup.api.diff import check, check_many, diff, diff_many, explain, rerun, rerun_many, resume, resume_many
     from trueup.api.difflog import DiffLog, difflog_step
@@ -57,6 +59,8 @@ logging.getLogger("trueup").addHandler(logging.NullHandler())
 
 # Module -> its public names. A module is imported when one of its names is first used, so that `import trueup` is fast.
 _NAMES = {
+    "trueup.api.accept": "accept acceptances revoke",
+    "trueup.api.certificate": "certificate_key certify verify_certificate",
     "trueup.api.compare": "compare",
     "trueup.api.diff": "check check_many diff diff_many explain rerun rerun_many resume resume_many",
     "trueup.api.difflog": "DiffLog difflog_step",
@@ -95,9 +99,10 @@ __all__ = ["CheckFailed", "Config", "ConfigError", "Diagnosis", "DiffLog", "Diff
 __all__ += ["DiffSettings", "EngineError", "Explanation", "Finding", "Interrupted", "LogFilter", "ManyResult", "Node"]
 __all__ += ["NodeError", "PairCounts", "Proof", "QueryError", "RepairResult", "RepairsResult", "Rule", "RunResult"]
 __all__ += ["SchemaResult", "SparkSettings", "StoreError", "Switchover", "Sync", "Task", "TaskStore", "TrueupError"]
-__all__ += ["Tube", "Validation", "check", "check_many", "compare", "connect", "diff", "diff_many", "difflog_step"]
-__all__ += ["doctor", "explain", "load", "register", "repair", "repair_many", "repair_validation", "rerun"]
-__all__ += ["rerun_many", "resume", "resume_many", "schema_diff", "snapshot", "undo", "undo_many"]
+__all__ += ["Tube", "Validation", "accept", "acceptances", "certificate_key", "certify", "check", "check_many"]
+__all__ += ["compare", "connect", "diff", "diff_many", "difflog_step", "doctor", "explain", "load", "register"]
+__all__ += ["repair", "repair_many", "repair_validation", "rerun", "rerun_many", "resume", "resume_many", "revoke"]
+__all__ += ["schema_diff", "snapshot", "undo", "undo_many", "verify_certificate"]
 
 
 def __getattr__(name: str) -> Any:

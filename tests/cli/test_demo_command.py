@@ -163,7 +163,10 @@ def test_the_demo_of_tubes(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^MATCH: the hashes of all ([2-9]|\d\d+),\d+ rows", shown, re.M)
 
 
-def test_the_demo_of_the_switchover(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_of_the_switchover(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # As many writers as in the demo, which write less often: they would use most of the processor.
+    monkeypatch.setattr("trueup.demo.switchover.TRANSACTIONS", 20)
+    monkeypatch.setattr("trueup.demo.switchover.DELAY", 0.02)
     assert run(["demo", "switchover", "--rows", "2000"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"moved from old to new: the pause was \d+ ms", shown)

@@ -150,8 +150,11 @@ def test_notes_of_the_schedule_are_log_records(
     for options in (["--log-format", "json"], ["--quiet"]):
         monkeypatch.setenv("TRUEUP_TASKS_DB", str(tmp_path / f"{options[0]}.db"))
         with subprocess.Popen([*command, *options], stdout=-1, stderr=-1, text=True) as process:
-            assert wait_until(lambda: len(ended("quick")) == 1, 60)
-            process.send_signal(signal.SIGTERM)
+            # Also if it fails: the end of the block waits for the process.
+            try:
+                assert wait_until(lambda: len(ended("quick")) == 1, 60)
+            finally:
+                process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "")
         records = [json.loads(line) for line in err.splitlines()]

@@ -85,7 +85,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archive
 
 
 def _makers(tmp_path: Path) -> list[psutil.Process]:
-    """Return the processes that make an archive in the background."""
+    """Return the processes that make an archive in the background, without their children."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -93,7 +93,15 @@ def _makers(tmp_path: Path) -> list[psutil.Process]:
                 found.append(process)
         except psutil.Error:
             continue
-    return found
+    numbers = {process.pid for process in found}
+    return [process for process in found if _parent(process) not in numbers]
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return int(process.ppid())
+    except psutil.Error:
+        return 0
 
 
 def test_an_archive_is_used_and_made_again_if_it_is_damaged(archive: Archive, tmp_path: Path) -> None:

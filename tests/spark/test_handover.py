@@ -68,7 +68,7 @@ def handed_over(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def limited(work: Any, task: Any) -> list[Any]:
         if next(first, None) is None:
-            assert ready.wait(60)
+            assert ready.wait(240)
         return answers_of(work, task)
 
     monkeypatch.setattr(choose, "SparkEngine", Shared)

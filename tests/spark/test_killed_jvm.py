@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
+import pytest
 
 from support.fixtures import Databases, OnAll
 from trueup.store import TaskStore
@@ -28,8 +31,11 @@ def _is_java(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
+def test_a_killed_jvm(databases: Databases, on_all: OnAll, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = databases(2)
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("TMPDIR", str(files))
     on_all(nodes, TABLE)
     options = ["--engine", "spark", "--filter", STUCK, "--allow-functions", "pg_sleep,current_query"]
     for number, node in enumerate(nodes, 1):
@@ -47,12 +53,19 @@ def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
             lambda: others.execute(sleeping, (nodes[0].name,)) != [(0,)] or command.poll() is not None, 240
         )
         (java,) = [child for child in psutil.Process(command.pid).children(recursive=True) if _is_java(child)]
+        # Spark writes rows to its temporary files, which other users could read there.
+        (private,) = [Path(part.partition("=")[2]) for part in java.cmdline() if part.startswith("-Djava.io.tmpdir=")]
+        assert private.parent == files
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert list(private.glob("blockmgr-*"))
         java.kill()
         out, err = command.communicate(timeout=90)
     finally:
         command.kill()
         command.wait()
     assert (command.returncode, out) == (2, "")
+    # A process that is killed cannot remove its files.
+    assert list(files.iterdir()) == []
     last = err[err.index("trueup: the Java") :]
     assert last.startswith("trueup: the Java process of Spark was killed (SIGKILL)\n  what to do: "), err
     assert re.search(r"continue with: trueup diff --resume \w{8} --node n1=… --node n2=…\n$", last), err

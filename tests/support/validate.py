@@ -16,7 +16,7 @@ from trueup.verbs.validate.status import Status
 
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
 PATIENCE = 120.0
-QUICK = {"check_interval": 0.1, "row_error_delay": 0.4}
+QUICK = {"check_interval": 0.1, "row_error_delay": 0.4, "scrub_period": 0.0}
 
 
 class Copy:
@@ -46,6 +46,15 @@ class Copy:
     def left(self) -> list[str]:
         """Return the slots and publications of validations on the source."""
         found = self.up.execute(
+            "SELECT slot_name::text FROM pg_replication_slots"
+            " WHERE slot_name LIKE 'trueup%' AND database = current_database()"
+            " UNION ALL SELECT pubname FROM pg_publication WHERE pubname LIKE 'trueup%' ORDER BY 1"
+        )
+        return [row[0] for row in found]
+
+    def left_on_target(self) -> list[str]:
+        """Return the slots and publications of validations on the target."""
+        found = self.down.execute(
             "SELECT slot_name::text FROM pg_replication_slots"
             " WHERE slot_name LIKE 'trueup%' AND database = current_database()"
             " UNION ALL SELECT pubname FROM pg_publication WHERE pubname LIKE 'trueup%' ORDER BY 1"
@@ -135,5 +144,7 @@ class Copy:
             self.down.execute(f"DROP SUBSCRIPTION {sub[0]}")
         for slot in self.up.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"):
             self.up.execute(f"SELECT pg_drop_replication_slot('{slot[0]}')")
+        for slot in self.down.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"):
+            self.down.execute(f"SELECT pg_drop_replication_slot('{slot[0]}')")
         self.up.drop()
         self.down.drop()

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 
-import pytest
-
 import trueup
 
 # Functions that pass keywords on, and to what.
@@ -56,32 +54,34 @@ def public() -> Iterator[tuple[str, Callable[..., object]]]:
 FUNCTIONS = dict(public())
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_parameters_are_named(name: str) -> None:
-    kinds = [parameter.kind for parameter in inspect.signature(FUNCTIONS[name]).parameters.values()]
-    assert inspect.Parameter.VAR_KEYWORD not in kinds or name in PASSED_ON
+SIGNATURES = {name: inspect.signature(function) for name, function in FUNCTIONS.items()}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_parameters_have_types(name: str) -> None:
-    signature = inspect.signature(FUNCTIONS[name])
-    for parameter in list(signature.parameters.values())[1 if "." in name else 0 :]:
-        assert parameter.annotation is not inspect.Parameter.empty, parameter.name
-    assert signature.return_annotation is not inspect.Signature.empty
+def test_parameters_are_named() -> None:
+    for name, signature in SIGNATURES.items():
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        assert inspect.Parameter.VAR_KEYWORD not in kinds or name in PASSED_ON, name
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_parameter_has_the_same_type_everywhere(name: str) -> None:
-    for parameter in inspect.signature(FUNCTIONS[name]).parameters.values():
-        is_list = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        if parameter.name in TYPES and not name.startswith("TaskStore.") and not is_list:
-            assert parameter.annotation in TYPES[parameter.name], parameter.name
+def test_parameters_have_types() -> None:
+    for name, signature in SIGNATURES.items():
+        for parameter in list(signature.parameters.values())[1 if "." in name else 0 :]:
+            assert parameter.annotation is not inspect.Parameter.empty, (name, parameter.name)
+        assert signature.return_annotation is not inspect.Signature.empty, name
 
 
-@pytest.mark.parametrize("name", sorted({*trueup.__all__, *(each for each in FUNCTIONS if "__init__" not in each)}))
-def test_every_public_name_has_a_docstring(name: str) -> None:
-    thing = FUNCTIONS.get(name) or getattr(trueup, name)
-    text = inspect.getdoc(thing) or ""
-    assert text.split("\n\n")[0].rstrip().endswith("."), text
-    # A dataclass without a docstring shows its signature.
-    assert not text.startswith(f"{name}(")
+def test_a_parameter_has_the_same_type_everywhere() -> None:
+    for name, signature in SIGNATURES.items():
+        for parameter in signature.parameters.values():
+            is_list = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+            if parameter.name in TYPES and not name.startswith("TaskStore.") and not is_list:
+                assert parameter.annotation in TYPES[parameter.name], (name, parameter.name)
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in sorted({*trueup.__all__, *(each for each in FUNCTIONS if "__init__" not in each)}):
+        thing = FUNCTIONS.get(name) or getattr(trueup, name)
+        text = inspect.getdoc(thing) or ""
+        assert text.split("\n\n")[0].rstrip().endswith("."), (name, text)
+        # A dataclass without a docstring shows its signature.
+        assert not text.startswith(f"{name}("), name

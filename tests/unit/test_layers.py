@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ _BELOW_DB = {"errors", "config"}
 _BELOW_MIDDLE = {*_BELOW_DB, "db"}
 _BELOW_ROWS = {*_BELOW_MIDDLE, "engine", "store", "report"}
 _BELOW_CAPTURE = {*_BELOW_ROWS, "rows"}
-_BELOW_SINKS = {*_BELOW_CAPTURE, "task", "capture"}
+_BELOW_SINKS = {*_BELOW_CAPTURE, "task", "capture", "proof"}
 _BELOW_VERBS = {*_BELOW_SINKS, "sinks", "nodes", "spark"}
 MAY_IMPORT = {
     "errors": set(),
@@ -33,6 +34,7 @@ MAY_IMPORT = {
     "rows": _BELOW_ROWS,
     "task": _BELOW_CAPTURE,
     "capture": _BELOW_CAPTURE,
+    "proof": _BELOW_CAPTURE,
     "sinks": _BELOW_SINKS,
     "nodes": _BELOW_SINKS,
     "spark": _BELOW_SINKS,
@@ -55,6 +57,28 @@ VERB_TO_VERB = {
 }
 
 
+# One test per rule instead of one per file: there are thousands of them.
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(path: Path) -> tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]:
+    """Return the import statements of a file, each with whether it is inside a function."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+    waiting: list[tuple[ast.AST, bool]] = [(tree_of(path), False)]
+    while waiting:
+        node, is_inside = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, is_inside))
+        is_inside = is_inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        # An expression contains no statements.
+        waiting += [(child, is_inside) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+    return tuple(found)
+
+
 def name_of(path: Path) -> str:
     parts = ["trueup", *path.relative_to(HOME).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -62,10 +86,10 @@ def name_of(path: Path) -> str:
 
 def imported(path: Path) -> Iterator[str]:
     """Yield every module of trueup that a file imports, including imports in functions and for types."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node, _ in imports_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "trueup")
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: relative imports hide where a name comes from"
             if node.module == "trueup":
                 yield from (f"trueup.{alias.name}" for alias in node.names)
@@ -90,9 +114,8 @@ def wrong_imports(path: Path) -> Iterator[str]:
             yield name
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_go_downward_only(path: Path) -> None:
-    assert list(wrong_imports(path)) == []
+def test_imports_go_downward_only() -> None:
+    assert {name_of(path): wrong for path in MODULES if (wrong := list(wrong_imports(path)))} == {}
 
 
 def test_every_permission_between_verbs_is_used() -> None:
@@ -106,17 +129,17 @@ def test_every_permission_between_verbs_is_used() -> None:
     assert len(VERB_TO_VERB) <= 5
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_module_has_a_docstring(path: Path) -> None:
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert text
-    assert text.splitlines()[0].strip()
-    assert "from __future__ import annotations" in path.read_text(encoding="utf-8")
+def test_every_module_has_a_docstring() -> None:
+    for path in MODULES:
+        text = ast.get_docstring(tree_of(path))
+        assert text, name_of(path)
+        assert text.splitlines()[0].strip(), name_of(path)
+        assert "from __future__ import annotations" in path.read_text(encoding="utf-8"), name_of(path)
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=name_of)
 def test_the_docstring_of_a_package_is_its_reading_order(path: Path) -> None:
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(tree_of(path)) or ""
     folder = path.parent
     modules = {each.stem for each in folder.glob("*.py")} - {"__init__"}
     modules |= {each.parent.name for each in folder.glob("*/__init__.py")}
@@ -142,7 +165,19 @@ def test_no_package_is_too_large() -> None:
 
 # Slow to import, or optional: everything else is imported at the top of a module.
 LATE = {
-    *("pyspark", "pyarrow", "pandas", "numpy", "rich", "jinja2", "deltalake", "chdb", "clickhouse_connect", "redis"),
+    *(
+        "cryptography",
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "numpy",
+        "rich",
+        "jinja2",
+        "deltalake",
+        "chdb",
+        "clickhouse_connect",
+        "redis",
+    ),
     *(
         "adbc_driver_postgresql",
         "adbc_driver_manager",
@@ -160,22 +195,19 @@ LATE = {
 
 def late_imports(path: Path) -> Iterator[str]:
     """Yield the modules other than trueup's that are imported inside functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
-                if isinstance(node, ast.Import):
-                    yield from (alias.name.split(".")[0] for alias in node.names)
-                elif isinstance(node, ast.ImportFrom):
-                    yield (node.module or "").split(".")[0]
+    for node, is_inside in imports_of(path):
+        if is_inside and isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif is_inside and isinstance(node, ast.ImportFrom):
+            yield (node.module or "").split(".")[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_are_at_the_top_of_a_module(path: Path) -> None:
+def test_imports_are_at_the_top_of_a_module() -> None:
     # The command line loads verbs late: that is where the time of `trueup --help` is saved.
-    if name_of(path) == "trueup" or name_of(path).startswith(("trueup.cli", "trueup.demo")):
-        return
-    assert set(late_imports(path)) - LATE - {"trueup"} == set()
+    late = ("trueup.cli", "trueup.demo")
+    checked = [path for path in MODULES if name_of(path) != "trueup" and not name_of(path).startswith(late)]
+    found = {name_of(path): set(late_imports(path)) - LATE - {"trueup"} for path in checked}
+    assert {name: late for name, late in found.items() if late} == {}
 
 
 TESTS = Path(__file__).parents[1]
@@ -188,13 +220,14 @@ def is_private(name: str) -> bool:
 
 def private_names(path: Path) -> Iterator[str]:
     """Yield the private names of trueup that a test imports, reads (`module._name`) or patches."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     modules = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "trueup":
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if is_private(alias.name))
-            modules |= {alias.asname or alias.name for alias in node.names}
-    for node in ast.walk(tree):
+    for statement, _ in imports_of(path):
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").split(".")[0] == "trueup":
+            yield from (f"{statement.module}.{alias.name}" for alias in statement.names if is_private(alias.name))
+            modules |= {alias.asname or alias.name for alias in statement.names}
+    # Without a private name anywhere, the expressions need not be read.
+    has_private = re.search(r"\._[a-zA-Z0-9]|[\"']_[a-zA-Z0-9]", path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree_of(path)) if has_private else ():
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             if isinstance(node.value, ast.Name) and node.value.id in modules:
                 yield ast.unparse(node)
@@ -203,18 +236,14 @@ def private_names(path: Path) -> Iterator[str]:
             yield from (str(name) for name in patched if is_private(str(name).rpartition(".")[2]))
 
 
-@pytest.mark.parametrize("name", TEST_FILES)
-def test_tests_use_public_names_only(name: str) -> None:
-    assert list(private_names(TEST_FILES[name])) == []
+def test_tests_use_public_names_only() -> None:
+    found = {name: list(private_names(path)) for name, path in TEST_FILES.items()}
+    assert {name: private for name, private in found.items() if private} == {}
 
 
 def test_only_main_turns_errors_into_exit_codes() -> None:
-    for path in MODULES:
-        calls = [
-            ast.unparse(node.func)
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Call)
-        ]
+    for path in (path for path in MODULES if "exit" in path.read_text(encoding="utf-8")):
+        calls = [ast.unparse(node.func) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
         if {"sys.exit", "exit", "os._exit"} & set(calls):
             assert name_of(path) == "trueup.cli.main"
 

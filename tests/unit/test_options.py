@@ -27,6 +27,8 @@ DIFFERENT = {
     "output": "the formats depend on the command",
     "query": "the keys to touch, or what is compared of a node",
     "map": "names of a target, or the mapping of a comparison",
+    "list": "what is listed depends on the command",
+    "key": "the columns of a key, or a public key",
     "force": "what is overwritten or lost depends on the command",
     "keep": "the number of runs to keep, or a flag of the demos",
     "insecure": "what is not encrypted depends on the command",
@@ -61,6 +63,7 @@ SYNONYMS = {
 }
 # Flags that a variable may set: they write no more than the command does without them, and give up no protection.
 HARMLESS_FLAGS = {
+    "both-sides",
     *("bidirectional", "fix-nulls", "insert-only", "majority", "upsert-only", "fire-triggers"),
     *(
         "create-schema",
@@ -88,6 +91,7 @@ HARMLESS_FLAGS = {
         "until-empty",
         "verbose",
         "watch",
+        "with-ended",
     ),
 }
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trueup.api.parameters import configuration, same_parameters
+from trueup.api.since_proof import ValidationProver
 from trueup.config.address import POSTGRESQL
 from trueup.config.load import load
 from trueup.config.model import Config
@@ -59,6 +60,7 @@ def diff(
     columns: Sequence[str] = (),
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
+    since_proof: str = "",
     map: str | Mapping[str, Any] | None = None,
     query: Mapping[str, str] | None = None,
     block_size: int | None = None,
@@ -92,6 +94,9 @@ def diff(
     progress: Progress | None = None,
 ) -> DiffResult:
     """Compare a table on two or more nodes, down to the rows that differ, and write a report.
+
+    `since_proof` is the name of a validation: only blocks that changes touched since its certificate are read, if it
+    holds; else all of them. A marker is written to the logs of both nodes then.
 
     Give nodes as `nodes={"n1": "postgresql://…", …}`, or by name (`nodes=["n1", "n2"]` or `cluster="acctg"`) from the
     configuration (`config="trueup.toml"`, or a `Config`). An address may name a node of another kind, such as
@@ -127,6 +132,7 @@ def diff_many(
     columns: Sequence[str] = (),
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
+    since_proof: str = "",
     block_size: int | None = None,
     min_block_size: int | None = None,
     max_block_size: int | None = None,
@@ -271,6 +277,9 @@ def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResul
     request, config = _request(options["table"], options, digests_only=digests_only)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
         if options["map"] is not None or options["query"] or any(node.kind != POSTGRESQL for node in request.nodes):
+            if options["since_proof"]:
+                cure = "leave out --map, --query and nodes of other kinds"
+                raise ConfigError("--since-proof is for tables of PostgreSQL", cure=cure)
             compared = _compare_request(request, frames, options, config)
             return compare_run.run(compared, store=store, progress=options["progress"])
         by_value = partial(compare_run.run_in, CompareRequest(request)) if can_compare(request) else None
@@ -385,6 +394,11 @@ def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> t
         key=tuple(options["key"]) or parse_column_names(settings.key),
         digests_only=digests_only,
     )
+    if options["since_proof"]:
+        if not settings.snapshot:
+            cure = "leave out --no-snapshot"
+            raise ConfigError("--since-proof needs a snapshot of each node", cure=cure)
+        request = replace(request, prover=ValidationProver(config, options["since_proof"]))
     return request, config
 
 

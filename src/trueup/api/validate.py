@@ -14,17 +14,22 @@ from typing import Any, Literal
 
 from trueup.api.parameters import configuration
 from trueup.config.model import Config, Node
+from trueup.db.storable import as_json
 from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.proof import store
 from trueup.verbs.validate import change_tables, row_errors
 from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for
-from trueup.verbs.validate.meta import Meta, Stored, as_json, find_validation, meta_nodes, meta_of, open_meta
+from trueup.verbs.validate.meta import Meta, Stored, find_validation, meta_nodes, meta_of, open_meta
 from trueup.verbs.validate.on_spark.lasting import run_lasting
 from trueup.verbs.validate.owner import drop_objects, own_name, stop_capture
+from trueup.verbs.validate.proving.prove import Proof, prove
 from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.settings import FIXED, Settings, check_position
 from trueup.verbs.validate.status import Status, read_status
 
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
+# A proof of both sides needs certificates.
+_SHARE_OF_PROOF = 0.05
 _LOGGER = logging.getLogger("trueup.validate")
 
 
@@ -75,13 +80,14 @@ class Validation:
         exclude_columns: Sequence[str] | None = None,
         syncer: str | None = None,
         changes: Literal["log", "tube", "changelog"] | None = None,
+        both_sides: bool | None = None,
         tube: str | None = None,
         publication: str | None = None,
         numeric: Literal["value", "representation"] | None = None,
         max_connections: int | None = None,
         batch: int | None = None,
         page: int | None = None,
-        sweep_rows: int | None = None,
+        scrub_rows: int | None = None,
         query_timeout: float | None = None,
         mode: Literal["full", "fast"] | None = None,
         check_interval: float | None = None,
@@ -91,7 +97,8 @@ class Validation:
         cutover: str | None = None,
         max_rows_per_second: int | None = None,
         max_retained_wal: int | None = None,
-        sweep: float | None = None,
+        scrub_share: float | None = None,
+        scrub_period: float | None = None,
     ) -> Settings:
         """Store a new validation, or change the settings of the existing one; return its settings.
 
@@ -120,7 +127,8 @@ class Validation:
             raise ConfigError(
                 f"a new validation needs {' and '.join(missing)}", cure="see trueup validate start --help"
             )
-        settings = Settings(self.name, **values, seed=secrets.randbits(62)).checked()
+        defaults = {"scrub_share": _SHARE_OF_PROOF} if both_sides else {}
+        settings = Settings(self.name, **{**defaults, **values}, seed=secrets.randbits(62)).checked()
         self._node(settings.source)
         if not self._meta_node:
             self._refuse_other_home(settings.target)
@@ -152,7 +160,7 @@ class Validation:
     def _replace(self, meta: Meta, stored: Stored) -> None:
         """Remove a validation whose first start failed; its settings may be what was wrong."""
         try:
-            drop_objects(meta, stored, self._node(stored.settings.source))
+            drop_objects(meta, stored, *self._nodes(stored.settings))
         except TrueupError as error:
             # Its source may be what was wrong.
             _LOGGER.warning(f"what the failed start of {self.name} created on its source was not removed: {error}")
@@ -181,6 +189,7 @@ class Validation:
                 if settings.is_stricter(before):
                     missed = "rows were compared with a weaker mode or tolerance"
                     meta.rows("missed", name=self.name, missed=missed)
+                    store.void(meta.connection, self.name, missed)
         return settings
 
     def start(
@@ -198,7 +207,7 @@ class Validation:
         """
         with self._meta() as meta:
             settings, meta_node = meta.need(self.name).settings, meta.node
-        nodes = self._node(settings.source), self._node(settings.target)
+        nodes = self._nodes(settings)
         spark = replace(self.config.spark, engine=engine) if engine else self.config.spark
         return run_lasting(settings, nodes, meta_node, spark, log)
 
@@ -264,7 +273,8 @@ class Validation:
         cutover: str | None = None,
         max_rows_per_second: int | None = None,
         max_retained_wal: int | None = None,
-        sweep: float | None = None,
+        scrub_share: float | None = None,
+        scrub_period: float | None = None,
     ) -> Settings:
         """Change settings (None: no change), also while the validation runs; return the settings."""
         values = _settings(locals())
@@ -287,7 +297,7 @@ class Validation:
         """Add tables with options about them, also while the validation runs; return the names of the new tables.
 
         Their changes are validated from now on (if the validation is stopped: from its next start). Rows that were
-        there before are swept once; until then the tables are not validated. Raises ConfigError or CheckFailed, and
+        there before are scrubbed once; until then the tables are not validated. Raises ConfigError or CheckFailed, and
         changes nothing, if a table cannot be validated or an option is wrong.
         """
         with self._meta() as meta:
@@ -298,7 +308,7 @@ class Validation:
                 settings, routes=tuple(routes), renames=tuple(renames), filters=tuple(filters),
                 constants=tuple(constants), excludes=tuple(exclude_columns), allow_functions=tuple(allow_functions),
             )  # fmt: skip
-            nodes = self._node(settings.source), self._node(settings.target)
+            nodes = self._nodes(settings)
             number = change_tables.add(meta, self.name, nodes, tables, options)
             change_tables.wait_until_applied(meta, self.name, number, timeout=timeout)
             return tuple(row["source"] for row in meta.rows("tables", name=self.name) if row["source"] not in before)
@@ -320,7 +330,7 @@ class Validation:
     def restart(self, tables: Sequence[str], *, timeout: float = 60.0) -> tuple[str, ...]:
         """Forget counts, pending rows and errors of tables and validate them again; return their names.
 
-        All their rows are swept once; until then the tables are not validated. A table that was stopped is planned
+        All their rows are scrubbed once; until then the tables are not validated. A table that was stopped is planned
         again. Works also while the validation runs.
         """
         with self._meta() as meta:
@@ -339,7 +349,7 @@ class Validation:
         self.stop()
         with self._meta() as meta:
             stored = meta.need(self.name)
-            existed = drop_objects(meta, stored, self._node(stored.settings.source))
+            existed = drop_objects(meta, stored, *self._nodes(stored.settings))
             meta.delete(self.name)
         return existed
 
@@ -355,8 +365,24 @@ class Validation:
                 return refused(read_status(meta, self.name), position, other)
             return wait_for(meta, self.name, position, timeout=timeout, on_wait=on_wait)
 
+    def prove(self, tables: Sequence[str] | None = None, *, timeout: float = 60.0) -> Proof:
+        """Prove tables (None: all) by their certificates and every captured change since; return the verdicts.
+
+        Writes a marker into the logs of both nodes and waits until everything before it is judged. What is not proven
+        (no valid certificate, changes of the target that are not captured, a time-out) is INCOMPLETE, with the reasons.
+        """
+        with self._meta() as meta:
+            meta.make()
+            names = change_tables.own_names(meta, self.name, tables) if tables else None
+            known = [row["source"] for row in meta.rows("tables", name=self.name)]
+            nodes = self._nodes(meta.need(self.name).settings)
+            return prove(meta, self.name, nodes, known if names is None else list(names), timeout=timeout)
+
     def _meta(self) -> AbstractContextManager[Meta]:
         return meta_of(self.config, self.name, self._meta_node)
+
+    def _nodes(self, settings: Settings) -> tuple[Node, Node]:
+        return self._node(settings.source), self._node(settings.target)
 
     def _node(self, name: str) -> Node:
         return self.config.select(names=[name], at_least=1)[0]

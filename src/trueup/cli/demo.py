@@ -15,12 +15,15 @@ from trueup.config.wording import counted
 
 @click.command()
 @click.argument(
-    "what", type=click.Choice(["diff", "difflog", "lake", "serve", "switchover", "tube", "validate"]), default="diff"
+    "what",
+    type=click.Choice(["diff", "difflog", "lake", "proof", "serve", "switchover", "tube", "validate"]),
+    default="diff",
 )
 @option(
     *("--rows", "N"),
     "Rows of the table, or visits of the log."
-    " [default: 1000000; difflog 50000, lake 200000, serve 20000, switchover 300000, tube 500000, validate 20000]",
+    " [default: 1000000; difflog 50000, lake 200000, proof 20000, serve 20000, switchover 300000, tube 500000,"
+    " validate 20000]",
     kind=click.IntRange(min=100),
 )
 @flag("--keep", "Keep the nodes running, with a trueup.toml for them.")
@@ -28,7 +31,7 @@ from trueup.config.wording import counted
 @option(
     "--seconds",
     "S",
-    "For tube and validate: minimum time during which the table is written; for serve: end after it.",
+    "For proof, tube and validate: minimum time during which the table is written; for serve: end after it.",
     30.0,
     SECONDS,
 )
@@ -39,7 +42,7 @@ from trueup.config.wording import counted
     *(Path("trueup-demo"), click.Path(path_type=Path)),
 )
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
-    """Run a demo on throw-away servers: a diff, a version log, a lake, a switchover, a tube, or a validation.
+    """Run a demo on throw-away servers: a diff, a version log, a lake, a proof, a switchover, a tube, or a validation.
 
     \b
     Examples:
@@ -48,6 +51,7 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
       trueup demo --stop
       trueup demo difflog
       trueup demo lake
+      trueup demo proof
       trueup demo serve
       trueup demo switchover
       trueup demo tube
@@ -56,6 +60,7 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog joins three late side logs to the visits of a fast supplier, and proves that the table collapses.
     lake compares a PostgreSQL table with a Delta copy from which it has drifted.
+    proof proves at any time that a replica is equal, and finds a row that was changed there by hand.
     serve shows a validation, a tube and diffs of two servers on a live page, until Ctrl-C or for --seconds.
     switchover moves an application that keeps writing to another server and back, and checks every write.
     tube keeps a copy up to date while the table is written, and proves that it is equal.
@@ -66,6 +71,8 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
         return _difflog(rows or 50_000, keep, folder)
     if what == "lake":
         return _lake(rows or 200_000)
+    if what == "proof":
+        return _proof(rows or 20_000, seconds)
     if what == "serve":
         return _serve(rows or 20_000, seconds)
     if what == "switchover":
@@ -187,6 +194,14 @@ def _switchover(rows: int) -> int:
         moved = switchover.run(rows=rows, progress=progress)
     click.echo(switchover.moved_text(moved))
     return 0 if moved.is_good else 2
+
+
+def _proof(rows: int, seconds: float) -> int:
+    from trueup.demo import proof
+
+    verdicts = [shown.verdict for shown in proof.run(rows=rows, seconds=seconds, say=click.echo)]
+    # The demo changes a row of the replica: it succeeds if that is found, and the replica is equal at the end.
+    return 0 if "DIFFER" in verdicts and verdicts[-1] == "MATCH" else 2
 
 
 def _validate(rows: int, seconds: float) -> int:

@@ -24,6 +24,8 @@ from trueup.errors import CheckFailed, ConfigError, Interrupted, TrueupError
 
 # Verb -> the module and the name of its command; a module is imported only when its verb is used.
 _VERBS = {
+    "accept": ("trueup.cli.accept", "accept"),
+    "certificate": ("trueup.cli.certificate", "certificate"),
     "check": ("trueup.cli.diff", "check"),
     "completion": ("trueup.cli.complete", "completion"),
     "demo": ("trueup.cli.demo", "demo"),
@@ -44,6 +46,7 @@ _VERBS = {
     "tube": ("trueup.cli.tube", "tube"),
     "undo": ("trueup.cli.repair", "undo"),
     "validate": ("trueup.cli.validate", "validate"),
+    "prove": ("trueup.cli.prove", "prove"),
 }
 
 

@@ -123,6 +123,11 @@ SHARED: dict[str, Decorator] = {
         " [env: TRUEUP__DIFF__KEY]",
         default="",
     ),
+    "since_proof": option(
+        *("--since-proof", "NAME"),
+        "Read only blocks that changes touched since the certificate of this validation, if it holds; else all.",
+        default="",
+    ),
     # How a table is compared.
     "block_size": _setting("block_size", int, "Rows per block.", "N"),
     "override_block_size": _setting("override_block_size", bool, "Allow a block size outside the limits."),
@@ -209,6 +214,7 @@ many_options = shared("schema", "tables", "exclude_tables", "exclude_tables_file
 block_options = shared("block_size", "override_block_size")
 compare_options = shared(
     *("concurrency_factor", "max_connections", "table_filter", "allow_functions", "columns", "exclude_columns", "key"),
+    "since_proof",
     *("recheck", "recheck_wait", "gentle", "gentle_seconds", "max_rows_per_second", "max_lag"),
     *("max_active_sessions", "max_lock_waits", "no_snapshot", "numeric", "block_timeout"),
     *("engine", "master", "remote", "quiet", "json", "task_db"),
@@ -238,6 +244,7 @@ acting_options = shared(
 )
 
 
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZES = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
 
 
@@ -255,6 +262,22 @@ class Bytes(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         if not digits.isdigit() or unit not in _SIZES:
             self.fail(f"{value!r} is not a size; write it like 64GB", param, ctx)
         return int(digits) * _SIZES[unit]
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A time such as 7d, 12h or 90 (seconds), as a number of seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            return float(value)
+        text = str(value).strip().lower()
+        digits = text.rstrip("smhd")
+        unit = text[len(digits) :] or "s"
+        if not digits.isdigit() or unit not in _TIMES:
+            self.fail(f"{value!r} is not a time; write it like 7d, 12h, 30m or 90s", param, ctx)
+        return float(int(digits) * _TIMES[unit])
 
 
 def sync_options(source: str, target: str, *options: Decorator) -> Callable[[F], F]:

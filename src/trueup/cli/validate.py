@@ -48,7 +48,7 @@ def start(**options: Any) -> int:
     Examples:
       trueup validate start --from n1 --to n2 --tables public.orders
       trueup validate start --from n1 --to n2 --tables 'shop.*' --map 'shop.*=public.*' --mode fast --name shop
-      trueup validate start --from n1 --to n2 --tables public.orders --lag 10 --sweep 0.05 --detach
+      trueup validate start --from n1 --to n2 --tables public.orders --lag 10 --scrub-share 0.05 --detach
       trueup validate start --name shop
     """
     detach, log_file, quiet = options.pop("detach"), options.pop("log_file"), options.pop("quiet")
@@ -218,7 +218,7 @@ def update(name: str, as_json: bool, **options: Any) -> None:
 @options_of.TABLES
 @with_options(*options_of.OF_TABLES, timeout_option(60.0))
 def add(name: str, tables: tuple[str, ...], timeout: float, as_json: bool, **options: Any) -> None:
-    """Add each TABLE to NAME, also while it runs. Rows that are there already are swept once.
+    """Add each TABLE to NAME, also while it runs. Rows that are there already are scrubbed once.
 
     \b
     Examples:
@@ -250,7 +250,7 @@ def remove(name: str, tables: tuple[str, ...], timeout: float, as_json: bool, **
 @options_of.TABLES
 @with_options(timeout_option(60.0))
 def restart(name: str, tables: tuple[str, ...], timeout: float, as_json: bool, **options: Any) -> None:
-    """Forget what NAME found about each TABLE, sweep all its rows once, and validate its changes from now on.
+    """Forget what NAME found about each TABLE, scrub all its rows once, and validate its changes from now on.
 
     Works also while NAME runs, and for a table that was stopped.
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import click
 
-from trueup.cli.options import SHARED, Bytes, Decorator, F, choice, decorated, flag, option, repeated, shared
+from trueup.cli.options import SHARED, Bytes, Decorator, F, Seconds, choice, decorated, flag, option, repeated, shared
 
-_META = option(
+META = option(
     *("--meta", "NODE"),
     "Node of the meta database. [default: for a new validation its target, else the node that has it]",
     default="",
@@ -17,7 +17,7 @@ _META = option(
 
 def with_options(*options: Decorator) -> Callable[[F], F]:
     """Add options to a command, and those that all commands of `trueup validate` have."""
-    return decorated(*options, _META, shared("config", "node", "json"))
+    return decorated(*options, META, shared("config", "node", "json"))
 
 
 def _repeated(name: str, key: str, metavar: str, text: str) -> Decorator:
@@ -49,9 +49,14 @@ CHANGEABLE: tuple[Decorator, ...] = (
         kind=Bytes(),
     ),
     option(
-        *("--sweep", "SHARE"),
-        "Share of the time for comparing all rows of the tables block by block, 0 to 0.9. [default: 0]",
+        *("--scrub-share", "SHARE"),
+        "Share of the time for hashing all rows of the tables block by block, 0 to 0.9. [default: 0]",
         kind=float,
+    ),
+    option(
+        *("--scrub-period", "TIME"),
+        "With --scrub-share: hash each block again within this time; 0: without a pause. [default: 7d]",
+        kind=Seconds(),
     ),
     option("--cutover", "LSN", "Validate changes before this log position only, and stop when it is reached."),
 )
@@ -82,6 +87,12 @@ START: tuple[Decorator, ...] = (
         type=click.Choice(["log", "tube", "changelog"]),
         help="Where changes are read: the log (needs wal_level=logical), a tube, or a change log filled by triggers."
         " [default: log]",
+    ),
+    click.option(
+        "--both-sides",
+        is_flag=True,
+        default=None,
+        help="Also read the changes of the target, and judge those that are not of the syncer.",
     ),
     option("--tube", "NAME", "With --source tube: the tube that the tables are attached to."),
     option("--publication", "NAME", "Existing publication to use. [default: create trueup_NAME_HASH]"),

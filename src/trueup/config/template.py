@@ -105,7 +105,8 @@ TEMPLATE = """\
 # this and cores of this machine are idle (0: always), and for a validation or a tube when it has lasted this long.
 #local_seconds = 10.0
 # If no task of a Spark job is finished for this many seconds, Spark on this machine is ended as one that hangs: threads
-# continue, or the command fails and can be resumed. On a cluster, it is a warning. 0: no limit.
+# continue, or the command fails and can be resumed. A start on this machine has the same limit, and two
+# minutes at least. On a cluster, it is a warning. 0: no limit.
 #stall_seconds = 300.0
 # Concurrent tasks; 0: the cores of this machine or of the cluster times diff.concurrency_factor.
 #slots = 0

@@ -32,8 +32,14 @@ INSERT_SETTINGS: Mapping[str, int | str] = {
     "input_format_null_as_default": 0,
     "date_time_overflow_behavior": "throw",
 }
-# Text that is not UTF-8 is returned as bytes. In JSON, numbers are numbers, and infinite ones are not NULL.
+# Text that is not UTF-8 is returned as bytes. In JSON, numbers are numbers, and infinite ones are not NULL. No setting
+# of a profile cuts a result in silence.
 _ANSWER_SETTINGS: Mapping[str, int | str] = {
+    "limit": 0,
+    "offset": 0,
+    **dict.fromkeys(
+        (f"{what}_overflow_mode" for what in ("read", "result", "timeout", "group_by", "set", "distinct")), "throw"
+    ),
     "output_format_arrow_string_as_string": 0,
     "output_format_json_quote_64bit_integers": 0,
     "output_format_json_quote_decimals": 0,

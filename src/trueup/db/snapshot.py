@@ -32,6 +32,8 @@ class Position:
     # Which server it is; "" if it is hidden.
     system: str = ""
     timeline: int = 0
+    # The OID of the table that was locked; 0: none.
+    table_oid: int = 0
 
     @property
     def server(self) -> ServerPosition:
@@ -73,13 +75,16 @@ class Control:
                 f"""SELECT {exported}, current_setting('server_version'), pg_is_in_recovery(),
                     CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
                     pg_current_snapshot()::text,
-                    to_char(clock_timestamp(), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+                    to_char(clock_timestamp(), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+                    coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n
+                               ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s), 0)::int8""",
+                (schema, table),
             ).fetchone()
             server = server_position(self.connection)
         except Exception as error:
             raise error_from_server(error, self.node, table=display_name(schema, table) if table else None) from None
         assert row is not None
-        snapshot, version, recovery, lsn, transactions, now = row
+        snapshot, version, recovery, lsn, transactions, now, table_oid = row
         self.snapshot_id = str(snapshot) or None
         return Position(
             self.node.name,
@@ -91,6 +96,7 @@ class Control:
             str(snapshot),
             server.system,
             server.timeline,
+            int(table_oid),
         )
 
     def _lock(self, schema: str, table: str, timeout: float) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+from psycopg.types.json import Jsonb
 
 from trueup.db.connection import Connection
 
@@ -37,3 +40,8 @@ def with_storable(connection: Connection, values: Mapping[str, Any]) -> dict[str
         if name in _MESSAGES
     }
     return {**values, **changed}
+
+
+def as_json(value: Mapping[str, Any] | list[Any]) -> Jsonb:
+    """Wrap a value for a column of type jsonb. Characters are not escaped: the server converts them to its encoding."""
+    return Jsonb(value, dumps=lambda content: json.dumps(content, ensure_ascii=False))

@@ -94,7 +94,15 @@ def _write_config(folder: Path, up: Database, down: Database) -> Path:
 @contextmanager
 def _validation(config: Config, say: Say) -> Iterator[None]:
     validation = Validation("demo", config=config)
-    validation.create(source="n1", target="n2", tables=(TABLES[0],), check_interval=0.5, row_error_delay=2.0, sweep=0.2)
+    validation.create(
+        source="n1",
+        target="n2",
+        tables=(TABLES[0],),
+        check_interval=0.5,
+        row_error_delay=2.0,
+        scrub_period=0,
+        scrub_share=0.2,
+    )
     with in_background(lambda _: validation.start(engine="local", log=lambda text: None)) as thread:
         try:
             wait_until(lambda: validation.status().state == "running", thread)

@@ -29,8 +29,8 @@ from trueup.verbs.sync.totals import Until
 
 _WRITERS = 3
 # Transactions per writer between two steps of the demo, and seconds between two transactions of a writer.
-_TRANSACTIONS = 200
-_DELAY = 0.002
+TRANSACTIONS = 200
+DELAY = 0.002
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Shop:
 
     def wait_for_orders(self) -> None:
         """Wait until every writer has committed more orders."""
-        goals = [len(marks) + _TRANSACTIONS for marks in self.confirmed]
+        goals = [len(marks) + TRANSACTIONS for marks in self.confirmed]
         while not self.errors and any(len(marks) < goal for marks, goal in zip(self.confirmed, goals, strict=True)):
             time.sleep(0.02)
 
     def _order(self, number: int) -> None:
         try:
             with connect(self._address, application_name=f"shop {number}") as db:
-                while not self._stop.wait(_DELAY):
+                while not self._stop.wait(DELAY):
                     mark = f"{number}-{len(self.confirmed[number])}"
                     began = time.perf_counter()
                     with db.transaction() as connection:

@@ -48,9 +48,17 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
         down.execute(f"CREATE SUBSCRIPTION demo CONNECTION '{up.uri}' PUBLICATION demo")
         wait_until(lambda: not down.execute(statements["copying"]))
         validation = Validation("demo", nodes={"n1": up.uri, "n2": down.uri})
-        validation.create(source="n1", target="n2", tables=(TABLE,), check_interval=0.5, row_error_delay=2.0, sweep=0.3)
-        with _running(validation, say):
-            with in_background(lambda stop: _write(up, rows, stop)):
+        validation.create(
+            source="n1",
+            target="n2",
+            tables=(TABLE,),
+            check_interval=0.5,
+            row_error_delay=2.0,
+            scrub_period=0,
+            scrub_share=0.3,
+        )
+        with running(validation, say):
+            with in_background(lambda stop: write(up, rows, stop)):
                 time.sleep(seconds / 3)
                 say(status_text(validation.status()))
                 say("corrupting rows of n2: one changed, one deleted, one inserted by hand, one changed by a trigger")
@@ -69,7 +77,7 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
 
 
 @contextmanager
-def _running(validation: Validation, say: Log) -> Iterator[None]:
+def running(validation: Validation, say: Log) -> Iterator[None]:
     """Run the validation on a thread."""
     with in_background(lambda _: validation.start(engine="local", log=lambda text: say(f"  {text}"))) as thread:
         try:
@@ -80,7 +88,7 @@ def _running(validation: Validation, say: Log) -> Iterator[None]:
             thread.end()
 
 
-def _write(up: Database, rows: int, stop: threading.Event) -> None:
+def write(up: Database, rows: int, stop: threading.Event) -> None:
     """Update, insert and delete random rows, some hundred per second."""
     work = load("trueup.demo", "validate.sql")["work"]
     choose = random.Random(1)

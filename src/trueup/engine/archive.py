@@ -25,7 +25,7 @@ from pathlib import Path
 from trueup.config.files import open_private, write_whole
 from trueup.config.process import own_program
 from trueup.engine.cache import cache_folder
-from trueup.engine.java import JavaHome
+from trueup.engine.java import JavaHome, can_be_passed
 
 # An archive that Java refuses, or that could not be made, is made again after this time, not at the end of every run.
 _RETRY_SECONDS = 24 * 3600.0
@@ -37,7 +37,9 @@ _OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _CLASS_PATH = "spark.driver.extraClassPath"
 # What the start scripts of Spark put into the class path, and options that may contain more of it.
 _VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS")
-_OPTION_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS")
+_OPTION_VARIABLES = (
+    "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS",
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +73,9 @@ class Archive:
 
     def used(self) -> None:
         """Record the use: archives that were not used for long are removed."""
-        with suppress(OSError):
-            os.utime(self.path)
+        for path in filter(None, (self.path, self.base)):
+            with suppress(OSError):
+                os.utime(path)
 
     def discard(self) -> None:
         """Remove the archive: it will be made again."""
@@ -149,7 +152,9 @@ def archive_for(java: JavaHome, settings: Mapping[str, str]) -> Archive | None:
     given.append(defaults)
     folder = cache_folder()
     # A colon separates two archives in the option of Java.
-    if folder is None or ":" in str(folder) or any(_CHOSEN.search(options) for options in given):
+    if folder is None or ":" in str(folder) or not can_be_passed(folder):
+        return None
+    if any(_CHOSEN.search(options) for options in given):
         return None
     conf = {_CLASS_PATH: settings[_CLASS_PATH]} if settings.get(_CLASS_PATH) else {}
     if mattering := " ".join(_MATTERING.findall(" ".join(given))):

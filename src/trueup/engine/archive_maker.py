@@ -140,11 +140,12 @@ def _remove_left(path: Path) -> None:
 
 def _remove_old(folder: Path) -> None:
     """Remove the archives that were not used for the longest time, and what killed makers of others have left."""
-    by_use = sorted(folder.glob("spark-*.jsa"), key=_time, reverse=True)
-    for path in by_use[_KEPT:]:
-        for each in (path, path.with_suffix(".json"), path.with_suffix(".failed")):
-            with suppress(OSError):
-                each.unlink()
+    for pattern in ("spark-*.jsa", "java-*.jsa"):
+        by_use = sorted(folder.glob(pattern), key=_time, reverse=True)
+        for path in by_use[_KEPT:]:
+            for each in (path, path.with_suffix(".json"), path.with_suffix(".failed")):
+                with suppress(OSError):
+                    each.unlink()
     for left in folder.glob(f"*{_PART}"):
         with suppress(OSError):
             if time.time() - _time(left) > _PART_SECONDS:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-from trueup.engine.session import Launch
+from trueup.engine.launch import Launch
 from trueup.errors import EngineError
 
 
@@ -51,6 +51,11 @@ class BackgroundStart(Generic[S]):
         """Return what was started, or raise why it did not start."""
         return self._future.result()
 
+    def now(self) -> S | None:
+        """Return what was started; None if it is not done, or has failed."""
+        is_started = self._future.done() and self._future.exception() is None
+        return self._future.result() if is_started else None
+
     def close(self) -> None:
         """End a start that is not done, and stop what was started."""
         with self._lock:
@@ -63,8 +68,8 @@ class BackgroundStart(Generic[S]):
                     self._launch.kill()
             # What does not end then, ends with this process.
             self._thread.join(END_SECONDS)
-            if self._future.done() and self._future.exception() is None:
-                self._future.result().close()
+            if (started := self.now()) is not None:
+                started.close()
 
     def _run(self, prepare: Callable[[S], object]) -> None:
         try:

@@ -69,6 +69,7 @@ def spark_session(
         remote=settings.remote,
         conf=conf,
         class_archive=settings.class_archive,
+        seconds=settings.stall_seconds,
     )
     try:
         yield _exact(session)

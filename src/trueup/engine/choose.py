@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.background import BackgroundStart
 from trueup.engine.handover import HandOverEngine
+from trueup.engine.launch import Launch
 from trueup.engine.local import LocalEngine
 from trueup.engine.memory import check_memory_for_spark
 from trueup.engine.python import use_this_python
-from trueup.engine.session import Launch, existing_session, start_session
+from trueup.engine.session import existing_session, is_here, start_session
 from trueup.engine.slots import Share, cores_here
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Engine
@@ -39,8 +39,7 @@ class EngineStarter:
     def __init__(self, settings: SparkSettings, *, concurrency_factor: float, max_connections: int) -> None:
         self._settings = settings
         self._share = Share(concurrency_factor, max_connections, fixed=settings.slots)
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-engine")
-        self._spark: Future[Engine] | None = None
+        self._spark: BackgroundStart[SparkEngine] | None = None
         self._local: Engine | None = None
         self._hand_over: HandOverEngine | None = None
         self._lock = threading.Lock()
@@ -87,24 +86,21 @@ class EngineStarter:
         """End the running Spark jobs, from another thread."""
         if self._hand_over is not None:
             self._hand_over.interrupt()
-        if self._spark is not None and self._spark.done() and self._spark.exception() is None:
-            self._spark.result().interrupt()
+        if self._spark is not None and (engine := self._spark.now()) is not None:
+            engine.interrupt()
 
     def close(self) -> None:
-        """Stop the engine, and a Spark session that was started but not used."""
-        self._threads.shutdown(wait=True)
+        """Stop the engine, and a Spark session that was started but not used; end a start that is not done."""
         if self._hand_over is not None:
             self._hand_over.close()
         if self._local is not None:
             self._local.close()
-        if self._spark is not None and self._spark.exception() is None:
-            self._spark.result().close()
+        if self._spark is not None:
+            self._spark.close()
 
     def _begin(self) -> None:
-        self._spark = self._threads.submit(self._start, self._session)
-
-    def _start(self, session: SparkSession | None) -> Engine:
-        return start_spark(self._settings, self._share, session, Launch())
+        self._spark = BackgroundStart(lambda launch: start_spark(self._settings, self._share, self._session, launch))
+        self._spark.begin(lambda engine: None)
 
     def _start_checked(self, launch: Launch) -> SparkEngine:
         """Start Spark beside the threads, if there is memory for both."""
@@ -132,15 +128,11 @@ def start_spark(settings: SparkSettings, share: Share, session: SparkSession | N
         conf=settings.conf,
         class_archive=settings.class_archive,
         launch=launch,
+        seconds=settings.stall_seconds,
     )
     if not (settings.master or settings.remote):
         engine = SparkEngine(session, Share(fixed=slots), owned=True)
     else:
         engine = SparkEngine(session, share, owned=True, lasting=bool(settings.remote))
-    engine.limit_stalls(settings.stall_seconds, is_here=_is_here(settings))
+    engine.limit_stalls(settings.stall_seconds, is_here=is_here(settings.master, settings.remote))
     return engine
-
-
-def _is_here(settings: SparkSettings) -> bool:
-    """Whether the Python workers run on this machine."""
-    return not settings.remote and (not settings.master or settings.master.startswith("local["))

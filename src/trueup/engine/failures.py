@@ -66,6 +66,19 @@ def error_of(error: BaseException) -> TrueupError:
     )
 
 
+def uninterrupted(error: Exception) -> Exception:
+    """Return the error; raise KeyboardInterrupt if it was raised while one was handled, so that Ctrl-C ends the work.
+
+    A signal in the middle of a query can leave its session unusable, so that closing a transaction fails too.
+    """
+    context: BaseException | None = error
+    while context is not None:
+        if isinstance(context, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        context = context.__context__
+    return error
+
+
 @contextmanager
 def environment_errors() -> Iterator[None]:
     """Raise errors of the environment as errors of trueup; also a decorator. Other exceptions are defects, and stay."""
@@ -110,6 +123,10 @@ def _system_error(error: OSError) -> TrueupError:
     )
 
 
+# Of a query whose Spark has stopped itself, for example after a task had no memory left.
+_STOPPED = re.compile(r'dagScheduler\(\)" is null|SparkContext (was|has been) shut ?down')
+
+
 def failed_job(error: BaseException) -> EngineError:
     """Return the error for a Spark job that failed."""
     if ended := why_ended():
@@ -127,11 +144,21 @@ def failed_job(error: BaseException) -> EngineError:
             return EngineError("trueup is not installed on the executors", cure=INSTALL)
         reason = f"do not have the package {missing[1]}, which trueup requires ({missing[0]})"
         return EngineError(REFUSED + reason, cure=INSTALL)
+    if program := re.search(r'Cannot run program "([^"]*)"', text):
+        return EngineError(
+            f"Spark cannot start the Python of its workers: {mask(program[1])}",
+            cure="set PYSPARK_PYTHON (or spark.pyspark.python) to a Python that has trueup, or use --engine local",
+        )
     if "PYTHON_VERSION_MISMATCH" in text:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return EngineError(
             f"the executors run another version of Python than the driver ({version})",
             cure="set spark.pyspark.python (or PYSPARK_PYTHON) to the same version on the executors",
+        )
+    if _STOPPED.search(text):
+        return EngineError(
+            "Spark has stopped while a query was running, often because of too little memory",
+            cure='set "spark.driver.memory" to more in [spark.conf], or leave out long columns with --exclude-columns',
         )
     return EngineError(
         mask(f"the Spark job failed: {causes[-1] if causes else _java_cause(error, text)}"),

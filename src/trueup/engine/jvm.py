@@ -11,9 +11,12 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import psutil
+
+from trueup.engine.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,7 +41,9 @@ class Gateway(Protocol):
 
 
 class AccumulatorServer(Protocol):
-    """What reads the counters of Python workers from Java."""
+    """What reads the counters of Python workers from Java; its address is the path of a Unix socket, or a port."""
+
+    server_address: object
 
     def shutdown(self) -> None:
         """Stop reading."""
@@ -47,9 +52,11 @@ class AccumulatorServer(Protocol):
 class _Own:
     """The Java process that this process started."""
 
-    def __init__(self, gateway: Gateway, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, gateway: Gateway, process: subprocess.Popen[bytes], files: ScratchFolder) -> None:
         self.gateway = gateway
         self.process = process
+        # Its temporary files.
+        self.files = files
         self.at_end: Callable[[], object] = lambda: None
 
 
@@ -86,12 +93,14 @@ def log_accumulator_errors(context: SparkContext) -> None:
         server.handle_error = lambda *_: _log.debug("no more counters of Spark", exc_info=True)
 
 
-def own_gateway(gateway: Gateway) -> None:
-    """Take over the Java process that this process started: `end_session` lets it end."""
+def own_gateway(gateway: Gateway, files: ScratchFolder) -> None:
+    """Take over the Java process that this process started, and its files: `end_session` lets it end."""
     from pyspark import SparkContext
 
     global _own
-    _own = _Own(gateway, gateway.proc) if gateway.proc is not None else None
+    _own = _Own(gateway, gateway.proc, files) if gateway.proc is not None else None
+    if _own is None:
+        files.close()
     SparkContext._ensure_initialized(gateway=gateway)
 
 
@@ -129,11 +138,20 @@ def end_session(session: SparkSession) -> subprocess.Popen[bytes] | None:
         # Stopping this server takes half a second, which is not waited for.
         context._accumulatorServer = None
     # The Python workers end here, and with them their sessions of the nodes.
-    if not within(_STOP_SECONDS, lambda: _stop_quietly(session)) and context is not None:
+    is_stopped = within(_STOP_SECONDS, lambda: _stop_quietly(session))
+    if not is_stopped and context is not None:
         kill_own_process()
-    process = end_own_process() if context is not None else None
+    _remove_socket(accumulators)
+    process = end_own_process(0.0 if is_stopped else _END_SECONDS) if context is not None else None
     threading.Thread(target=_finish, args=(accumulators, process), daemon=True).start()
     return process
+
+
+def _remove_socket(accumulators: AccumulatorServer | None) -> None:
+    """Remove the socket of a server: it does that half a second later, when this process may have ended."""
+    address = getattr(accumulators, "server_address", None)
+    if isinstance(address, str):
+        Path(address).unlink(missing_ok=True)
 
 
 def _stop_quietly(session: SparkSession) -> None:
@@ -166,18 +184,26 @@ def kill_own_process() -> bool:
     own = _own
     if own is None:
         return False
-    processes: list[psutil.Process] = []
-    with suppress(psutil.Error):
-        java = psutil.Process(own.process.pid)
-        processes = [java, *java.children(recursive=True)]
-    for process in processes:
-        with suppress(psutil.Error):
-            process.kill()
+    signal_all(own.process, signal.SIGKILL)
     return True
 
 
-def end_own_process() -> subprocess.Popen[bytes] | None:
-    """Let the Java process end, which removes its temporary folders, if this process started it."""
+def signal_all(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to a process and to all that it has started."""
+    processes: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        first = psutil.Process(process.pid)
+        processes = [first, *first.children(recursive=True)]
+    for each in processes:
+        with suppress(psutil.Error):
+            each.send_signal(number)
+
+
+def end_own_process(seconds: float = 0.0) -> subprocess.Popen[bytes] | None:
+    """Let the Java process end, which removes its temporary folders, if this process started it.
+
+    One whose Spark has not stopped may still create files: it is waited for, at most this long.
+    """
     global _own
     own, _own = _own, None
     if own is None:
@@ -190,6 +216,11 @@ def end_own_process() -> subprocess.Popen[bytes] | None:
         # It ends when its standard input is closed.
         if own.process.stdin is not None:
             own.process.stdin.close()
+    if seconds:
+        with suppress(subprocess.TimeoutExpired):
+            own.process.wait(seconds)
+    # A process that was killed cannot remove its files.
+    own.files.close()
     _forget()
     return own.process
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.background import BackgroundStart
 from trueup.engine.choose import session_of_program, start_spark
+from trueup.engine.launch import Launch
 from trueup.engine.memory import check_memory_for_spark
-from trueup.engine.session import LASTING_CONF, Launch
+from trueup.engine.session import lasting_conf
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Work
@@ -84,7 +86,12 @@ class LastingSpark:
         self._start.close()
 
     def _begin(self) -> None:
-        self._start.begin(lambda engine: engine.warm_up(self._work))
+        self._start.begin(self._warm_up)
+
+    def _warm_up(self, engine: SparkEngine) -> None:
+        # While threads do the work, it may take long. Nothing else would notice that a Spark that is required hangs.
+        with engine.watched() if self.is_required else nullcontext():
+            engine.warm_up(self._work)
 
     def _start_spark(self, launch: Launch) -> SparkEngine:
         settings = self._settings
@@ -92,5 +99,5 @@ class LastingSpark:
         if is_here and not (self.is_required or self._session is not None):
             check_memory_for_spark()
         if is_here:
-            settings = replace(settings, conf={**LASTING_CONF, **settings.conf})
+            settings = replace(settings, conf={**lasting_conf(), **settings.conf})
         return start_spark(settings, self._share, self._session, launch)

@@ -8,15 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import DataType, StructType
 
 from trueup.config.files import odd_character
 from trueup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
 
 # Files that writers of Parquet leave beside the data.
 _SUCCESS = "_SUCCESS"
@@ -105,6 +107,8 @@ def common_schema(files: Sequence[Path]) -> StructType | None:
 
     With it, Spark need not run a job to find the schema. A file that cannot be read is left to Spark, which names it.
     """
+    from pyspark.sql.types import StructType
+
     with ThreadPoolExecutor(_READERS) as pool:
         found = set(pool.map(_spark_schema, files))
     text = found.pop() if len(found) == 1 else None
@@ -199,6 +203,8 @@ def _read(path: Path) -> tuple[dict[str, str], list[str]]:
         return {}, [f"not a complete Parquet file ({reason.rstrip('.')})"]
     nanos = {column.path.partition(".")[0] for column in _leaves(schema) if _is_nanos(column)}
     if written_by_spark:
+        from pyspark.sql.types import StructType
+
         fields = StructType.fromJson(json.loads(written_by_spark)).fields
         return {field.name: field.dataType.simpleString() for field in fields}, []
     kinds, problems = {}, []

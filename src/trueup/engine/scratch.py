@@ -6,7 +6,8 @@ import fcntl
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _LOCK = ".lock"
@@ -36,6 +37,16 @@ class ScratchFolder:
         """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+@contextmanager
+def closing_on_error(folder: ScratchFolder) -> Iterator[None]:
+    """Remove the folder if the block fails."""
+    try:
+        yield
+    except BaseException:
+        folder.close()
+        raise
 
 
 def remove_abandoned(prefix: str, parent: Path | None = None) -> None:

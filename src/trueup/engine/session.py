@@ -6,17 +6,16 @@ import logging
 import os
 import re
 import shlex
-import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
 
 from trueup.engine.archive import Archive, archive_for
-from trueup.engine.java import find_java
+from trueup.engine.java import can_be_passed, find_java
 from trueup.engine.jvm import (
     end_own_process,
     forget_ended,
@@ -26,7 +25,8 @@ from trueup.engine.jvm import (
     when_stopped,
     why_ended,
 )
-from trueup.engine.scratch import ScratchFolder
+from trueup.engine.launch import Launch
+from trueup.engine.scratch import ScratchFolder, closing_on_error
 from trueup.errors import EngineError
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ LASTING_CONF = {
     " -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40 -XX:-ShrinkHeapInSteps",
     "spark.cleaner.periodicGC.interval": "5min",
 }
+# The class that writes the checkpoints of streams; its package depends on the version of Spark.
+_FILE_MANAGER = "FileSystemBasedCheckpointFileManager"
 _ALWAYS = {
     "spark.app.name": "trueup",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -70,50 +72,41 @@ _ALWAYS = {
 }
 
 
+# Variables with which PySpark uses Spark Connect in the whole process, and their values.
+_CONNECT_VARIABLES = {"SPARK_REMOTE": ".+", "SPARK_API_MODE": "connect"}
+# Java ends within this time after a start that failed.
+_END_SECONDS = 5.0
+# A busy machine needs this time for a start.
+LEAST_SECONDS = 120.0
+# The prefix of the folders for temporary files of Java.
+_FILES = "trueup-files-"
+# The path of a Unix socket has at most 103 bytes on some systems; its name has 42.
+_LONGEST_FOLDER = 60
+
+
+def lasting_conf() -> dict[str, str]:
+    """Return the settings of a session on this machine that runs for weeks.
+
+    By default, Spark starts several processes for each of the two checkpoint files of a batch, which takes 0.1 s.
+    """
+    found = _class_in_jars("spark-sql_*.jar", _FILE_MANAGER)
+    return {**LASTING_CONF, **({"spark.sql.streaming.checkpointFileManagerClass": found} if found else {})}
+
+
+def _class_in_jars(pattern: str, name: str) -> str:
+    """Return the full name of a class of Spark, or ''."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    for jar in (Path(_find_spark_home()) / "jars").glob(pattern):
+        with suppress(OSError, BadZipFile), ZipFile(jar) as file:
+            for entry in file.namelist():
+                if entry.endswith(f"/{name}.class"):
+                    return entry.removesuffix(".class").replace("/", ".")
+    return ""
+
+
 class _JavaEnded(EngineError):
     """Java has ended while Spark was started, and was not killed."""
-
-
-class Launch:
-    """A start of Java on this machine, which another thread can end."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-
-    def end(self) -> None:
-        """Let Java end, which removes its temporary folders, and do not start it again."""
-        with self._lock:
-            self.is_over = True
-            if self._process is not None and self._process.poll() is None:
-                self._process.terminate()
-
-    def kill(self) -> None:
-        """Kill a Java process that did not end."""
-        with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                self._process.kill()
-
-    @contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Keep the process that PySpark starts in the block: its function returns it only when Java responds."""
-        from pyspark import java_gateway
-
-        names = vars(java_gateway)
-        popen = names["Popen"]
-        names["Popen"] = self._popen
-        try:
-            yield
-        finally:
-            names["Popen"] = popen
-
-    def _popen(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self.is_over:
-                raise EngineError("the start of Spark was ended")
-            self._process = subprocess.Popen(*arguments, **options)
-            return self._process
 
 
 def start_session(
@@ -124,13 +117,20 @@ def start_session(
     conf: Mapping[str, str] | None = None,
     class_archive: bool = True,
     launch: Launch | None = None,
+    seconds: float = 0.0,
 ) -> SparkSession:
-    """Start a Spark session; `conf` takes precedence over the settings of this module."""
+    """Start a Spark session; `conf` takes precedence over the settings of this module.
+
+    A start on this machine that takes more than `seconds`, and two minutes at least, is ended (0: no limit).
+    """
     _prepare()
     try:
         if remote:
             return _connect(remote, conf or {})
-        return _remembering(_start(slots, master, conf or {}, class_archive, launch or Launch()))
+        _check_mode()
+        launch = launch or Launch()
+        with launch.limited(max(seconds, LEAST_SECONDS) if seconds and is_here(master) else 0.0):
+            return _remembering(_start(slots, master, conf or {}, class_archive, launch))
     except EngineError:
         raise
     except ImportError as error:
@@ -168,14 +168,29 @@ def _remembering(session: SparkSession) -> SparkSession:
 def _prepare() -> None:
     """Set the variables and the log levels that Spark in this process needs."""
     # Workers run `python3` of the PATH by default; they must run this Python, which has this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ[name] = os.environ.get(name) or sys.executable
     # Spark starts workers with `python -m`, which would import from the working folder what this process does not.
     if not {"", os.getcwd()} & set(sys.path):
         os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Errors are raised as TrueupError; these loggers would print them again.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def is_here(master: str, remote: str = "") -> bool:
+    """Whether the Python workers run on this machine."""
+    return not remote and (not master or master.startswith("local["))
+
+
+def _check_mode() -> None:
+    """Raise EngineError if PySpark would look for a Spark Connect server, which the settings do not name."""
+    for name, meaning in _CONNECT_VARIABLES.items():
+        if re.fullmatch(meaning, os.environ.get(name, ""), re.IGNORECASE):
+            raise EngineError(
+                f"the variable {name} lets PySpark use Spark Connect, and the settings of trueup name no server",
+                cure=f"unset {name}, or set remote in [spark] to the address of the server",
+            )
 
 
 def existing_session() -> SparkSession | None:
@@ -256,27 +271,44 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    spark_conf = SparkConf().setMaster(master).setAll(list(settings.items()))
-    with closing(ScratchFolder("trueup-spark-")) as folder, _settings_file(folder.path, settings, options):
+    with closing(ScratchFolder("trueup-spark-")) as folder:
         log = folder.path / "jvm.log"
         with open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
             try:
                 forget_ended()
                 if SparkContext._gateway is None:
+                    files = ScratchFolder(_FILES)
+                    settings = _with_sockets(settings, files.path)
+                    options = f"{_temporary(files.path)} {options}".strip()
                     # The log of the JVM is shown only if it fails to start.
-                    with launch.recorded():
+                    with closing_on_error(files), _settings_file(folder.path, settings, options), launch.recorded():
                         gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
-                    own_gateway(gateway)
-                context = SparkContext(conf=spark_conf)
+                    own_gateway(gateway, files)
+                context = SparkContext(conf=SparkConf().setMaster(master).setAll(list(settings.items())))
             except Exception as error:
                 # Java is asked for the text of its errors.
                 failure = _start_error(log, why_ended(), error)
-                end_own_process()
+                end_own_process(_END_SECONDS)
                 raise failure from RuntimeError(str(error))
     log_accumulator_errors(context)
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
     return SparkSession(context)
+
+
+def _temporary(folder: Path) -> str:
+    """Return the option that lets Java write temporary files to a private folder.
+
+    Spark writes rows to the disk (shuffles, results that it keeps) with the rights that the umask allows.
+    """
+    return f"-Djava.io.tmpdir={shlex.quote(str(folder))}" if can_be_passed(folder) else ""
+
+
+def _with_sockets(settings: Mapping[str, str], folder: Path) -> Mapping[str, str]:
+    """Return the settings, with another folder for Unix sockets if the path of this one is too long for them."""
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        return settings
+    return {"spark.python.unix.domain.socket.dir": "/tmp", **settings}
 
 
 @contextmanager
@@ -337,7 +369,8 @@ def _first_error(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     # Warnings are no reason. The last one is what the script prints if the launcher was killed.
     noise = re.compile(
-        r"$|WARNING:|\[\S+\]\[warning\]|\S+ \S+ (WARN|INFO) |Using Spark's|Setting default log level|To adjust logging"
+        r"$|WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
+        r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting default log level|To adjust logging"
         r"|.*: bad array subscript$"
     )
     lines = [line for line in lines if not noise.match(line)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from trueup.errors import CheckFailed
+from trueup.nodes.key_numbers import text_of_number
 from trueup.rows.classes import parsed_class
 from trueup.rows.rules import NO_RULE, NUMBERS, Rule
 from trueup.rows.spec import ValueClass
@@ -14,7 +15,9 @@ from trueup.rows.spec import ValueClass
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_WRAP = 2**64
+    from trueup.nodes.block_digests import BlockDigests
+# Encoded keys and encoded rows, of the same length.
+EncodedRows = tuple[Sequence[bytes], Sequence[bytes]]
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,16 @@ class ComparedColumn:
 
 @dataclass(frozen=True)
 class KeyBlocks:
-    """Blocks by the first key column, an integer: `count` blocks of `width` values from `low`, and one on each side."""
+    """Blocks by the number of the first key column: `count` blocks of `width` numbers from `low`, and one on each side.
+
+    The number of an integer is itself; for other classes see `key_numbers`.
+    """
 
     column: str
     low: int
     width: int
     count: int
+    kind: ValueClass = "int"
 
     @property
     def end(self) -> int:
@@ -82,10 +89,18 @@ class KeyBlocks:
         return self.low + self.width * self.count
 
     def range_of(self, block: int) -> tuple[int | None, int | None]:
-        """Return the first value of a block and the first after it; None: open."""
+        """Return the first number of a block and the first after it; None: open."""
         start = None if block == 0 else self.low + (block - 1) * self.width
         end = None if block > self.count else self.low + block * self.width
         return start, end
+
+    def texts_of(self, first: int, last: int) -> tuple[str | None, str | None]:
+        """Return the first value of a run of blocks, and the first after it, as PostgreSQL prints them; None: open."""
+        start, end = self.range_of(first)[0], self.range_of(last)[1]
+        return (
+            None if start is None else text_of_number(self.kind, start),
+            None if end is None else text_of_number(self.kind, end),
+        )
 
 
 @dataclass(frozen=True)
@@ -126,26 +141,6 @@ class Plan:
     def key_names(self) -> tuple[str, ...]:
         """The names of the key columns."""
         return tuple(column.name for column in self.columns[: self.key])
-
-
-@dataclass(frozen=True)
-class CanonicalDigest:
-    """Count of rows, and the sums of both halves of their hashes, modulo 2^64."""
-
-    count: int
-    high: int
-    low: int
-
-    @classmethod
-    def of(cls, count: int, high: int, low: int) -> CanonicalDigest:
-        """Return a digest of sums that may be signed or larger than 64 bits."""
-        return cls(count, high % _WRAP, low % _WRAP)
-
-    def __add__(self, other: CanonicalDigest) -> CanonicalDigest:
-        return self.of(self.count + other.count, self.high + other.high, self.low + other.low)
-
-
-EMPTY = CanonicalDigest(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -192,7 +187,7 @@ class ComparedNode(Protocol):
     def probe(self, kinds: Sequence[ValueClass], seed: bytes) -> Mapping[ValueClass, Sequence[str]]:
         """Return, per class, the md5 of encoded rows with one of `probe.SAMPLES` each, as the node computes it."""
 
-    def digests(self, plan: Plan) -> Mapping[int, CanonicalDigest]:
+    def digests(self, plan: Plan) -> BlockDigests:
         """Return the digest of each block that has rows."""
 
     def rows(self, session: SparkSession, plan: Plan, blocks: Collection[int]) -> DataFrame:
@@ -212,3 +207,14 @@ class ComparedNode(Protocol):
 
     def close(self) -> None:
         """Close all sessions. Never raises."""
+
+
+@runtime_checkable
+class LocalNode(ComparedNode, Protocol):
+    """A node whose rows can be read without Spark."""
+
+    def local_rows(self, plan: Plan, blocks: Collection[int]) -> Iterator[EncodedRows]:
+        """Yield the rows of these blocks."""
+
+    def local_rows_of(self, plan: Plan, keys: Sequence[bytes]) -> Iterator[EncodedRows]:
+        """Yield the current rows, outside of the snapshot, with these encoded keys."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import unquote
 
 from trueup.config.model import Node
 from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, TrueupError
 from trueup.nodes.base import Moment, NodeColumn, NodeTable
 from trueup.nodes.sql import Dialect, SqlNode, text
 from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, NAN
@@ -179,6 +180,7 @@ class ClickHouseNode(SqlNode):
     """A table of ClickHouse; of engines that keep old versions of rows, the current ones (`FINAL`)."""
 
     dialect = ClickHouseDialect()
+    blocks_per_statement = 100
 
     def __init__(
         self,
@@ -239,7 +241,8 @@ class ClickHouseNode(SqlNode):
 
     def query(self, sql: str, *, fresh: bool = False) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query."""
-        table = self._backend.arrow(sql)
+        with _named(self.name):
+            table = self._backend.arrow(sql)
         columns = [column.to_pylist() for column in table.columns]
         yield from zip(*columns, strict=True)
 
@@ -254,15 +257,27 @@ class ClickHouseNode(SqlNode):
         self._backend.close()
 
 
+@contextmanager
+def _named(node: str) -> Iterator[None]:
+    """Errors of the block name the node."""
+    try:
+        yield
+    except TrueupError as error:
+        error.node = error.node or node
+        raise
+
+
 def open_clickhouse(node: Node, table: str, filter: str, expressions: Mapping[str, str]) -> ClickHouseNode:
     """Return the node of an address `clickhouse://host:8123/db` or `chdb:FOLDER?database=NAME`."""
     name = table.rpartition(".")[2]
     if node.kind == "chdb":
         folder, _, options = node.conninfo.removeprefix("chdb:").partition("?")
         database = dict(part.split("=", 1) for part in options.split("&") if "=" in part).get("database", "default")
-        backend: Backend = Embedded(Path(unquote(folder)).absolute())
+        with _named(node.name):
+            backend: Backend = Embedded(Path(unquote(folder)).absolute())
         return ClickHouseNode(node, name, filter, backend, database, expressions)
-    url = parse_url(node.conninfo)
-    database = unquote(url.path.strip("/")) or "default"
-    backend = Server(node.conninfo, url, insecure=False)
+    with _named(node.name):
+        url = parse_url(node.conninfo)
+        database = unquote(url.path.strip("/")) or "default"
+        backend = Server(node.conninfo, url, insecure=False)
     return ClickHouseNode(node, name, filter, backend, database, expressions)

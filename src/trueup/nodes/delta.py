@@ -22,6 +22,7 @@ from trueup.config.files import odd_character
 from trueup.engine.parquet_files import local_path
 from trueup.errors import CheckFailed, ConfigError, NodeError
 from trueup.nodes.base import Moment
+from trueup.nodes.parquet_parts import NotColumnar, has_spark_type
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -42,24 +43,40 @@ class DeltaSource:
     path: str
     _version: int = -1
     _files: dict[str, int] = field(default_factory=dict)
+    # Time of the last change and inode of each file, when it was listed.
+    _times: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def open(self, session: SparkSession) -> DataFrame:
         """Return the frame of the newest version."""
+        folder, schema, _ = self._look()
+        if not self._files:
+            return session.createDataFrame([], schema)
+        # With the schema of the table: a column that a file lacks was added later, and is NULL in its rows.
+        return session.read.schema(schema).option("basePath", str(folder)).parquet(*self._files)
+
+    def local_files(self) -> tuple[list[str], Mapping[str, str]]:
+        """Return the files of the newest version, and the columns of the table."""
+        _, schema, partitions = self._look()
+        if partitions or any(has_spark_type(one.metadata) for one in schema.fields):
+            raise NotColumnar(f"columns of {self.path} are not all in its files as they are read")
+        return sorted(self._files), {one.name: one.dataType.simpleString() for one in schema.fields}
+
+    def _look(self) -> tuple[Path, StructType, list[str]]:
+        """Open the newest version; return its folder, columns, and those in the names of folders."""
         folder = local_path(self.path)
         table = _opened(folder)
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
         _check_features(table, folder)
         actions = _actions(table)
-        _check_partitions(folder, schema, table.metadata().partition_columns, actions)
+        partitions = list(table.metadata().partition_columns)
+        _check_partitions(folder, schema, partitions, actions)
         self._version = table.version()
         self._files = {str(folder / unquote(action["path"])): action["size_bytes"] for action in actions}
         for path in self._files:
             if odd := odd_character(Path(path)):
                 raise CheckFailed([f"Spark cannot read a path with the character {odd}: {path}"], cure="move the table")
-        if not self._files:
-            return session.createDataFrame([], schema)
-        # With the schema of the table: a column that a file lacks was added later, and is NULL in its rows.
-        return session.read.schema(schema).option("basePath", str(folder)).parquet(*self._files)
+        self._times = {path: _times(path) for path in self._files}
+        return folder, schema, partitions
 
     def moment(self, node: str) -> Moment:
         """Return the version of the table."""
@@ -70,11 +87,20 @@ class DeltaSource:
         """Return which file of the version was removed or replaced."""
         for path, size in self._files.items():
             try:
-                if os.stat(path).st_size != size:
+                if os.stat(path).st_size != size or _times(path) != self._times[path]:
                     return f"the file {path} of version {self._version} was replaced while it was read"
-            except OSError:
+            except (OSError, CheckFailed):
                 return f"the file {path} of version {self._version} was removed while it was read"
         return ""
+
+
+def _times(path: str) -> tuple[int, int]:
+    try:
+        facts = os.stat(path)
+    except OSError as error:
+        reason = f"{path}, which the log of the Delta table names, cannot be read: {error.strerror}"
+        raise CheckFailed([reason], cure="check the files of the node") from None
+    return facts.st_mtime_ns, facts.st_ino
 
 
 def _opened(folder: Path) -> DeltaTable:

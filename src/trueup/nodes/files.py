@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from trueup.config.files import odd_character
 from trueup.engine.parquet_files import cut_times, local_path
 from trueup.errors import CheckFailed
-from trueup.nodes import text_files
 from trueup.nodes.base import Moment
+from trueup.nodes.parquet_parts import NotColumnar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,17 +49,15 @@ class PathSource:
 
     def open(self, session: SparkSession) -> DataFrame:
         """Return the frame of the files that exist now."""
+        # Loads Spark.
+        from trueup.nodes import text_files
+
         place = self.path
         is_partitioned = True
         if self.is_local:
-            folder = local_path(self.path)
+            folder = self._look()
             place = str(folder)
-            if odd := odd_character(folder):
-                raise CheckFailed([f"Spark cannot read a path with the character {odd}: {folder}"], cure="rename it")
-            self._files = self._listed(folder)
-            is_partitioned = any("=" in part for path in self._files for part in Path(path).relative_to(folder).parts)
-            if self.kind == "parquet":
-                _check_times(self._files)
+            is_partitioned = self._is_partitioned(folder)
         options = dict(_OPTIONS[self.kind])
         if self.kind == "csv":
             # Nothing between two commas is NULL, and "" is an empty text: with the default, both are NULL.
@@ -73,8 +71,30 @@ class PathSource:
                 reason = f"files of {place} have columns that are also in the names of their folders"
                 raise CheckFailed([reason], cure="write the files without these columns")
         if self.kind == "csv":
+            text_files.check_quotes(session, place)
             return text_files.checked_csv(frame)
         return text_files.json_lines(session, place, frame.schema, options) if self.kind == "json" else frame
+
+    def local_files(self) -> tuple[list[str], Mapping[str, str]]:
+        """Return the files that exist now."""
+        if self.kind != "parquet" or not self.is_local:
+            raise NotColumnar(f"{self.path} is not a path of Parquet files of this machine")
+        if self._is_partitioned(self._look()):
+            raise NotColumnar(f"folders of {self.path} have columns in their names")
+        return sorted(self._files), {}
+
+    def _look(self) -> Path:
+        """List the files of a path of this machine; raise CheckFailed for what Spark would read in part."""
+        folder = local_path(self.path)
+        if odd := odd_character(folder):
+            raise CheckFailed([f"Spark cannot read a path with the character {odd}: {folder}"], cure="rename it")
+        self._files = self._listed(folder)
+        if self.kind == "parquet":
+            _check_times(self._files)
+        return folder
+
+    def _is_partitioned(self, folder: Path) -> bool:
+        return any("=" in part for path in self._files for part in Path(path).relative_to(folder).parts)
 
     def moment(self, node: str) -> Moment:
         """Return the files; those of another machine may be replaced unnoticed."""
@@ -150,11 +170,27 @@ def _partitions(session: SparkSession, place: str) -> list[str]:
 
 def _check_times(files: _Facts) -> None:
     """Raise CheckFailed if times of files are finer than Spark reads them."""
-    cut = cut_times([Path(path) for path in files])
-    if cut:
-        path, column = next(iter(cut.items()))
-        reason = f"{path}: column {column} has times in nanoseconds, of which Spark reads microseconds at most"
-        raise CheckFailed([reason], cure="write them as microseconds, or compare a frame of Spark without the column")
+    for path, column in cut_times([Path(path) for path in files]).items():
+        _raise_cut(path, column)
+
+
+def check_times_of(frame: DataFrame) -> None:
+    """Raise CheckFailed if a frame has a column of local Parquet files whose times are finer than Spark reads them."""
+    try:
+        names = frame.inputFiles()
+    except Exception:
+        # A frame that does not read files, or that Spark cannot plan: its job has the error.
+        return
+    files = [Path(unquote(urlsplit(name).path)) for name in names if urlsplit(name).scheme in ("", "file")]
+    columns = {name.casefold() for name in frame.columns}
+    for path, column in cut_times([path for path in files if path.is_file()]).items():
+        if column.casefold() in columns:
+            _raise_cut(path, column)
+
+
+def _raise_cut(path: Path, column: str) -> None:
+    reason = f"{path}: column {column} has times in nanoseconds, of which Spark reads microseconds at most"
+    raise CheckFailed([reason], cure="write them as microseconds, or compare a frame of Spark without the column")
 
 
 def _facts(path: Path) -> tuple[int, int, int]:

@@ -30,7 +30,6 @@ from trueup.errors import ConfigError, TrueupError
 from trueup.nodes import frame_columns as columns
 from trueup.nodes.base import (
     Blocks,
-    CanonicalDigest,
     KeyBlocks,
     Moment,
     NodeColumn,
@@ -39,6 +38,8 @@ from trueup.nodes.base import (
     check_null_keys,
     merged,
 )
+from trueup.nodes.block_digests import BlockDigests
+from trueup.nodes.files import check_times_of
 from trueup.nodes.probe import SAMPLES, expected
 from trueup.rows.spec import ValueClass
 
@@ -69,7 +70,8 @@ class GivenFrame:
     frame: DataFrame
 
     def open(self, session: SparkSession) -> DataFrame:
-        """Return the frame."""
+        """Return the frame; raise CheckFailed if it reads times of files with a loss."""
+        check_times_of(self.frame)
         return self.frame
 
     def moment(self, node: str) -> Moment:
@@ -128,7 +130,7 @@ class FrameNode:
                     self._probed[seed] = probe_session(self._session, kinds, seed)
             return self._probed[seed]
 
-    def digests(self, plan: Plan) -> Mapping[int, CanonicalDigest]:
+    def digests(self, plan: Plan) -> BlockDigests:
         """Scan the frame once, and add up the hashes of its rows per block."""
 
         frame = self._opened()
@@ -152,10 +154,9 @@ class FrameNode:
         with self._errors(), self._tagged():
             collected = sums.collect()
         check_null_keys(self.name, plan, sum(line[2] for line in collected))
-        return {
-            line[0]: CanonicalDigest.of(line[1], (line[3] << 32) + line[4], (line[5] << 32) + line[6])
-            for line in collected
-        }
+        return BlockDigests.of(
+            (line[0], line[1], (line[3] << 32) + line[4], (line[5] << 32) + line[6]) for line in collected
+        )
 
     def rows(self, session: SparkSession, plan: Plan, blocks: Collection[int]) -> DataFrame:
         """Return the rows of these blocks; the ranges of blocks by key are a filter that Spark can push down."""
@@ -322,8 +323,8 @@ def _in_ranges(source: Column, blocks: Blocks, numbers: Collection[int]) -> Colu
         start, end = blocks.range_of(first)[0], blocks.range_of(last)[1]
         condition = f.lit(True)
         if start is not None:
-            condition = condition & (source >= f.lit(start))
+            condition = condition & (source >= columns.key_value(blocks.kind, start))
         if end is not None:
-            condition = condition & (source < f.lit(end))
+            condition = condition & (source < columns.key_value(blocks.kind, end))
         conditions.append(condition)
     return reduce(lambda one, other: one | other, conditions)

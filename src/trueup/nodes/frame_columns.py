@@ -6,6 +6,7 @@ All functions need a session with the settings of `engine.bulk_session`: times o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -170,14 +171,29 @@ def block_of(blocks: Blocks, plan: Plan, key: Column | None, high: Column) -> Co
         return f.shiftrightunsigned(high, 64 - blocks.bits).cast("int")
     assert isinstance(blocks, KeyBlocks)
     assert key is not None
-    number = key.cast("bigint")
+    low, end = key_value(blocks.kind, blocks.low), key_value(blocks.kind, blocks.end)
     # Of integers: the operator / divides doubles.
-    inside = f.call_function("div", number - f.lit(blocks.low), f.lit(blocks.width))
-    return (
-        f.when(number < f.lit(blocks.low), f.lit(0))
-        .when(number >= f.lit(blocks.end), f.lit(blocks.count + 1))
-        .otherwise(inside.cast("int") + 1)
-    )
+    inside = f.call_function("div", _number(blocks.kind, key) - f.lit(blocks.low), f.lit(blocks.width))
+    return f.when(key < low, f.lit(0)).when(key >= end, f.lit(blocks.count + 1)).otherwise(inside.cast("int") + 1)
+
+
+def key_value(kind: ValueClass, number: int) -> Column:
+    """Return the smallest value of a class with a number: see `key_numbers`."""
+    if kind == "date":
+        return f.date_from_unix_date(f.lit(number + EPOCH_DAYS))
+    if kind in ("timestamp", "instant"):
+        moment = f.timestamp_micros(f.lit(number + EPOCH_MICROS))
+        return moment if kind == "instant" else moment.cast("timestamp_ntz")
+    return f.lit(number) if kind == "int" else f.lit(Decimal(number))
+
+
+def _number(kind: ValueClass, key: Column) -> Column:
+    """Return the number of a value."""
+    if kind == "date":
+        return (f.unix_date(key) - EPOCH_DAYS).cast("bigint")
+    if kind in ("timestamp", "instant"):
+        return f.unix_micros(key.cast("timestamp")) - f.lit(EPOCH_MICROS)
+    return (f.floor(key) if kind == "decimal" else key).cast("bigint")
 
 
 def column_value(column: ComparedColumn, node: str, source: Column, spark_type: DataType) -> Column:

@@ -31,6 +31,8 @@ class Opening:
     sources: Mapping[str, FrameSource] = field(default_factory=dict)
     # Results of probes, which all frames of the session share.
     probed: dict[bytes, Mapping[ValueClass, Sequence[str]]] = field(default_factory=dict)
+    # Whether files are read without Spark.
+    is_local: bool = False
 
 
 def open_node(node: Node, opening: Opening) -> ComparedNode:
@@ -51,11 +53,13 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
         from trueup.nodes.clickhouse import open_clickhouse
 
         return open_clickhouse(node, opening.table, opening.options.filter, opening.options.columns)
+    if opening.is_local:
+        return _columnar(node)
     from trueup.nodes.files import PathSource
     from trueup.nodes.frame import FrameNode, GivenFrame
     from trueup.nodes.tables import TableSource
 
-    place = node.conninfo[len(next(start for start in OTHER_KINDS if node.conninfo.startswith(start))) :]
+    place = _place(node)
     source: FrameSource
     if node.name in opening.sources:
         source = opening.sources[node.name]
@@ -84,3 +88,17 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
         expressions=opening.options.columns,
         probed=opening.probed,
     )
+
+
+def _place(node: Node) -> str:
+    """Return an address without its kind."""
+    return node.conninfo[len(next(start for start in OTHER_KINDS if node.conninfo.startswith(start))) :]
+
+
+def _columnar(node: Node) -> ComparedNode:
+    from trueup.nodes.columnar import ColumnarNode
+    from trueup.nodes.delta import DeltaSource
+    from trueup.nodes.files import PathSource
+
+    source = DeltaSource(_place(node)) if node.kind == "delta" else PathSource(node.kind, _place(node))
+    return ColumnarNode(node.name, node.kind, source)

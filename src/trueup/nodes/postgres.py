@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
-import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ from psycopg import sql
 from trueup.config.model import Node
 from trueup.config.settings import DiffSettings, ExpressionSettings
 from trueup.db import catalog, reader
-from trueup.db.arrow import View, stream
+from trueup.db.arrow import View
 from trueup.db.catalog import Table
 from trueup.db.expressions import Expression, examine
 from trueup.db.names import display_name, table_spellings
@@ -23,43 +21,35 @@ from trueup.db.node import ALLOW_VIEWS, error_from_server
 from trueup.db.reader import Reader, borrow
 from trueup.db.snapshot import Control
 from trueup.engine.slots import Share, cores_here
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, Interrupted
 from trueup.nodes import postgres_columns as columns
-from trueup.nodes.base import (
-    EMPTY,
-    CanonicalDigest,
-    KeyBlocks,
-    Moment,
-    NodeColumn,
-    NodeTable,
-    Plan,
-    check_null_keys,
-    merged,
-)
-from trueup.nodes.postgres_query import QUERY, check_query, read_query, with_expressions
+from trueup.nodes.base import EncodedRows, KeyBlocks, Moment, NodeColumn, NodeTable, Plan, check_null_keys, merged
+from trueup.nodes.block_digests import BlockDigests
+from trueup.nodes.key_numbers import LIMITS, is_possible
+from trueup.nodes.postgres_query import check_query, read_query, with_expressions
+from trueup.nodes.postgres_rows import Packed, ReadKeys, ReadParts, TaskSource
+from trueup.nodes.postgres_statements import Conditions, Statements
 from trueup.nodes.probe import SAMPLES, expected
-from trueup.rows.canonical import decode_row, text_of
 from trueup.rows.comparable import filter_of
-from trueup.rows.encode import base_value
-from trueup.rows.keys import source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec, ValueClass
 from trueup.task.connections import as_connected, check_free
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 # Pages per statement: short enough to be distributed evenly, long enough to be cheap.
 _PAGES = 8192
-_RANGES_PER_STATEMENT = 16
-_BATCH_BYTES = 4 * 1024 * 1024
-# Above this share of differing blocks, one pass over the table is faster than ranges of an index.
+# With more ranges than this, or above this share of differing blocks, one pass over the table is faster than ranges of
+# an index.
+_MOST_RANGES = 400
 _DENSE = 0.3
+# Keys per statement of a re-check.
+_KEYS = 1000
 # Blocks of equal width are used if the largest has at most this many times the rows of an average one.
 _UNEVEN = 16
 _SAMPLE = 2000
-Conditions = Sequence[sql.Composable]
+_SAMPLED_BLOCKS = 100
 
 
 @dataclass(frozen=True)
@@ -88,9 +78,8 @@ class PostgresNode:
         self._application = application
         reader.allow(application)
         self._control = Control(node, application=application)
-        self._table: Table | None = None
-        self._filter = ("", "")
-        self._query = ""
+        self._relation: Statements | None = None
+        self._is_stopped = False
 
     @property
     def control(self) -> Control:
@@ -99,34 +88,38 @@ class PostgresNode:
 
     def describe(self) -> NodeTable:
         """Return columns and keys; raise CheckFailed if the role cannot read the relation."""
-        self._query = self._options.query
-        table = self._table = self._found() if not self._query else None
-        if table is None or self._is_view:
+        query = self._options.query
+        table = self._found() if not query else None
+        if table is None or table.kind in ("v", "f"):
             self._allow_views()
         if table is not None and self._options.columns:
-            self._query = with_expressions(table, self._options.columns)
+            query = with_expressions(table, self._options.columns)
         keys = tuple(key for key in table.keys if not {*key.columns} & {*self._options.columns}) if table else ()
-        if table is None or self._query:
-            table = self._table = replace(self._found_query(), keys=keys)
-        self._filter = self._checked_filter(table)
-        shown = "query" if self._query else display_name(table.schema, table.name)
+        if table is None or query:
+            table = replace(self._found_query(query), keys=keys)
+        relation = Statements(self.name, table, query)
+        relation = self._relation = replace(relation, filter=self._checked_filter(relation))
+        shown = "query" if query else display_name(table.schema, table.name)
         described = tuple(
             NodeColumn(column.name, column.type, columns.class_of(column), also=columns.other_classes(column))
             for column in table.columns
         )
         names = tuple(key.columns for key in table.keys)
-        return NodeTable(shown, described, names, catalog.estimate_rows(self._control.connection, self._source()))
+        return NodeTable(shown, described, names, catalog.estimate_rows(self._control.connection, relation.source()))
 
     def begin(self) -> Moment:
         """Take and export a snapshot."""
-        table = self._known
-        named = ("", "") if self._is_view else (table.schema, table.name)
+        relation = self._known
+        named = ("", "") if relation.is_view else (relation.table.schema, relation.table.name)
         position = self._control.begin(*named, export=self._options.settings.snapshot)
+        if relation.is_view:
+            # Locks the tables of a view or a query: after a TRUNCATE, the snapshot would show no rows.
+            self._execute(sql.SQL("SELECT FROM {} LIMIT 0").format(relation.source()))
         if not self._options.settings.snapshot:
             self._control.end()
         facts = {name: fact for name, fact in asdict(position).items() if name != "node"}
         # A foreign table is read on another server, which has its own snapshot.
-        held = self._options.settings.snapshot and table.kind != "f"
+        held = self._options.settings.snapshot and relation.table.kind != "f"
         return Moment(self.name, self.kind, held, facts)
 
     def probe(self, kinds: Sequence[ValueClass], seed: bytes) -> Mapping[ValueClass, Sequence[str]]:
@@ -153,54 +146,84 @@ class PostgresNode:
         return computed
 
     def key_blocks(self, plan: Plan, unit: int) -> KeyBlocks | None:
-        """Return blocks by ranges of the first key column, if it is an integer whose values are spread evenly."""
-        if not plan.key or plan.columns[0].kind != "int" or self._native(plan, 0) != "int":
+        """Return blocks by ranges of the first key column, if it has numbers that are spread evenly."""
+        relation, kind = self._known, plan.columns[0].kind
+        if not plan.key or kind not in LIMITS or relation.native(plan, 0) != kind:
             return None
-        key = self._value(plan, 0)
-        ends = sql.SQL("SELECT min({key}), max({key}) FROM {source}{where}").format(
-            key=key, source=self._source(), where=where(self._spec)
-        )
-        low, high = self._execute(ends)[0]
-        rows = catalog.estimate_rows(self._control.connection, self._source())
-        if low is None or high - low >= 2**62:
+        ends = self._ends(relation, plan)
+        rows = catalog.estimate_rows(self._control.connection, relation.source())
+        if ends is None or ends[1] - ends[0] >= 2**62:
             return None
+        low, high = ends
         count = max(1, round(rows / unit))
         width = -(-(high - low + 1) // count)
-        blocks = KeyBlocks(plan.columns[0].name, low, width, -(-(high - low + 1) // width))
-        return blocks if self._is_even(blocks, key, rows) else None
+        blocks = KeyBlocks(plan.columns[0].name, low, width, -(-(high - low + 1) // width), kind)
+        if not is_possible(kind, low, blocks.end) or rows > _UNEVEN * unit * blocks.count:
+            return None
+        return blocks if self._is_even(blocks, relation.key(plan), rows) else None
 
-    def digests(self, plan: Plan) -> Mapping[int, CanonicalDigest]:
+    def _ends(self, relation: Statements, plan: Plan) -> tuple[int, int] | None:
+        """Return the smallest and the largest number of the first key column; None without any, or if one has none."""
+        kind, key = plan.columns[0].kind, relation.key(plan)
+        # In the order of an index. PostgreSQL has no largest uuid before version 18.
+        conditions = [sql.SQL("{} IS NOT NULL").format(key)]
+        if kind == "decimal":
+            limit = sql.Literal(LIMITS[kind])
+            conditions.append(sql.SQL("{key} >= -{limit} AND {key} < {limit}").format(key=key, limit=limit))
+        queries = [
+            sql.SQL("(SELECT {} FROM {}{} ORDER BY {} LIMIT 1)").format(
+                columns.key_number(kind, key),
+                relation.source(),
+                relation.where(*conditions),
+                sql.SQL("{} {}").format(relation.indexed(plan), order),
+            )
+            for order in (sql.SQL("ASC"), sql.SQL("DESC"))
+        ]
+        low, high = self._execute(sql.SQL("SELECT {}, {}").format(*queries))[0]
+        return None if low is None or high is None else (int(low), int(high))
+
+    def digests(self, plan: Plan) -> BlockDigests:
         """Scan the table in parts of its pages, on several sessions of the same snapshot."""
-        parts = self._page_parts()
+        relation, parts = self._known, self._page_parts()
 
-        def digest(conditions: Conditions) -> list[tuple[Any, ...]]:
-            query = self._digest_query(plan, conditions)
+        def digest(conditions: Conditions) -> BlockDigests:
+            query = relation.digests(plan, conditions)
             # Only the session of the driver may read views.
-            return self._execute(query) if self._is_view else self._read(lambda it: it.rows(query))
+            lines = self._execute(query) if relation.is_view else self._read(lambda it: it.rows(query))
+            check_null_keys(self.name, plan, sum(line[2] for line in lines))
+            return BlockDigests.of((line[0], line[1], line[3], line[4]) for line in lines)
 
-        sums: dict[int, CanonicalDigest] = {}
         slots = self._slots(len(parts))
         with ThreadPoolExecutor(slots, thread_name_prefix=f"trueup-{self.name}") as pool:
-            for rows in pool.map(digest, parts):
-                for block, count, without_key, high, low in rows:
-                    check_null_keys(self.name, plan, without_key)
-                    sums[block] = sums.get(block, EMPTY) + CanonicalDigest.of(count, int(high), int(low))
-        return sums
+            return BlockDigests.merged(list(pool.map(digest, parts)))
 
     def rows(self, session: SparkSession, plan: Plan, blocks: Collection[int]) -> DataFrame:
         """Read the blocks by ranges of their keys or, if they are many or not by key, by pages."""
-        by_key = plan.blocks if isinstance(plan.blocks, KeyBlocks) else None
-        if by_key is not None and len(blocks) <= by_key.count * _DENSE:
-            parts = self._range_parts(plan, by_key, blocks)
-            queries = [self._rows_query(plan, conditions) for conditions in parts]
-        else:
-            queries = [self._rows_query(plan, conditions, blocks) for conditions in self._page_parts()]
-        return self._frame(session, queries)
+        queries = self._row_queries(plan, blocks)
+        work = ReadParts(self._source_of_tasks(self._control.snapshot_id), tuple(queries))
+        parts = min(len(queries), 4 * self._slots(len(queries)))
+        return session.range(0, len(queries), 1, parts).mapInArrow(Packed.of(work), "k binary, v binary")
+
+    def local_rows(self, plan: Plan, blocks: Collection[int]) -> Iterator[EncodedRows]:
+        """Read the blocks in this process."""
+        source = self._source_of_tasks(self._control.snapshot_id)
+        for query in self._row_queries(plan, blocks):
+            for batch in source.rows(query):
+                self._check_stop()
+                yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
 
     def rows_of(self, session: SparkSession, plan: Plan, keys: DataFrame) -> DataFrame:
         """Read the current rows of the keys of each partition of the frame."""
-        work = _ReadKeys(self._source_of_tasks(None), self._key_query(plan))
-        return keys.select("k").mapInArrow(_Packed.of(work), "k binary, v binary")
+        work = ReadKeys(self._source_of_tasks(None), self._known.rows_of_keys(plan))
+        return keys.select("k").mapInArrow(Packed.of(work), "k binary, v binary")
+
+    def local_rows_of(self, plan: Plan, keys: Sequence[bytes]) -> Iterator[EncodedRows]:
+        """Read the current rows of the keys in this process."""
+        source, query = self._source_of_tasks(None), self._known.rows_of_keys(plan)
+        for start in range(0, len(keys), _KEYS):
+            for batch in source.rows(query.among(keys[start : start + _KEYS])):
+                self._check_stop()
+                yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
 
     def changed(self) -> str:
         """Return that the snapshot was lost, if the session that holds it was."""
@@ -210,6 +233,7 @@ class PostgresNode:
 
     def stop(self) -> None:
         """Cancel the running queries."""
+        self._is_stopped = True
         reader.stop_all(self._application)
         self._control.cancel()
 
@@ -224,33 +248,22 @@ class PostgresNode:
         reader.stop_all(self._application)
         self._control.close()
 
+    def _check_stop(self) -> None:
+        if self._is_stopped:
+            raise Interrupted("the run was stopped", node=self.name)
+
     # The relation.
 
     @property
-    def _known(self) -> Table:
-        assert self._table is not None, "describe comes first"
-        return self._table
+    def _known(self) -> Statements:
+        assert self._relation is not None, "describe comes first"
+        return self._relation
 
-    @property
-    def _is_view(self) -> bool:
-        return self._known.kind in ("v", "f", QUERY)
-
-    @property
-    def _spec(self) -> TableSpec:
-        text, guard = self._filter
-        return TableSpec(self._known.schema, self._known.name, (), (), filter=text, filter_guard=guard)
-
-    def _source(self, sample: sql.Composable | None = None) -> sql.Composed:
-        if not self._query:
-            return source(self._spec, sample)
-        # On its own line, because it may end with a comment.
-        return sql.SQL("(\n{}\n) AS query").format(sql.SQL(self._query))
-
-    def _found_query(self) -> Table:
+    def _found_query(self, query: str) -> Table:
         connection, node = self._control.connection, self._control.node
         if not self._options.is_checked:
-            check_query(connection, node, self._query, self._options.expressions)
-        return read_query(connection, node, self._query)
+            check_query(connection, node, query, self._options.expressions)
+        return read_query(connection, node, query)
 
     def _found(self) -> Table:
         connection = self._control.connection
@@ -272,12 +285,12 @@ class PostgresNode:
             raise CheckFailed([f"node {self.name}: {reason}"], cure="name a readable table for this node")
         return table
 
-    def _checked_filter(self, table: Table) -> tuple[str, str]:
-        text = self._options.filter
+    def _checked_filter(self, relation: Statements) -> tuple[str, str]:
+        text, table = self._options.filter, relation.table
         if not text:
             return "", ""
         spec = TableSpec(table.schema, table.name, (), (), filter=text)
-        filter = Expression("filter", text, self._source()) if self._query else filter_of(spec)
+        filter = Expression("filter", text, relation.source()) if relation.query else filter_of(spec)
         examined = examine(self._control.connection, self._control.node, filter, self._options.expressions)
         if examined.reason:
             cure = "change the filter, or allow its functions with --allow-functions"
@@ -291,134 +304,42 @@ class PostgresNode:
             # Older servers do not have the setting.
             return
 
-    # Statements.
+    # Parts.
 
-    def _native(self, plan: Plan, number: int) -> ValueClass:
-        native = plan.columns[number].on[self.name].kind
-        assert native is not None
-        return native
-
-    def _value(self, plan: Plan, number: int) -> sql.Composable:
-        compared = plan.columns[number]
-        column = self._known.column(compared.on[self.name].name)
-        assert column is not None
-        return columns.value(columns.spec_of(column), self._native(plan, number), compared.kind)
-
-    def _indexed(self, plan: Plan) -> sql.Composable:
-        """Return the first key column itself: an index of an integer is not used for its value as a bigint."""
-        column = self._known.column(plan.columns[0].on[self.name].name)
-        assert column is not None
-        return base_value(columns.spec_of(column))
-
-    def _encoded(self, plan: Plan) -> tuple[sql.Composed, sql.Composed]:
-        values = [self._value(plan, number) for number in range(len(plan.columns))]
-        row = columns.encoded(values, plan.seed)
-        return (columns.encoded(values[: plan.key]) if plan.key else row), row
-
-    def _digest_query(self, plan: Plan, conditions: Conditions) -> sql.Composed:
-        key = self._value(plan, 0) if isinstance(plan.blocks, KeyBlocks) else None
-        # Of the first key column, computed below; of the hash, above: OFFSET 0 keeps it from being computed twice.
-        by_key = isinstance(plan.blocks, KeyBlocks)
-        block = columns.block_of(plan.blocks, key)
-        return sql.SQL(
-            "SELECT {outer} AS block, count(*), count(*) FILTER (WHERE lacks_key), sum((hash::bit(64))::int8)::text,"
-            " sum(((hash << 64)::bit(64))::int8)::text"
-            " FROM (SELECT {inner}{lacks_key} AS lacks_key, {hash} AS hash FROM {source}{where} OFFSET 0) rows"
-            " GROUP BY 1"
-        ).format(
-            outer=sql.SQL("block") if by_key else block,
-            inner=sql.SQL("{} AS block, ").format(block) if by_key else sql.SQL(""),
-            lacks_key=self._lacks_key(plan),
-            hash=columns.hash_bits(self._encoded(plan)[1]),
-            source=self._source(),
-            where=where(self._spec, *conditions),
-        )
-
-    def _lacks_key(self, plan: Plan) -> sql.Composable:
-        columns_of_key = [self._known.column(column.on[self.name].name) for column in plan.columns[: plan.key]]
-        tests = [
-            sql.SQL("{} IS NULL").format(sql.Identifier(column.name))
-            for column in columns_of_key
-            if column is not None and not column.not_null
-        ]
-        return sql.SQL("({})").format(sql.SQL(" OR ").join(tests)) if tests else sql.SQL("false")
-
-    def _rows_query(self, plan: Plan, conditions: Conditions, blocks: Collection[int] | None = None) -> str:
-        key, row = self._encoded(plan)
-        if blocks is None:
-            query = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(
-                key, row, self._source(), where(self._spec, *conditions)
-            )
-            return query.as_string(None)
-        listed = sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))
-        if isinstance(plan.blocks, KeyBlocks):
-            condition = sql.SQL("{} = {}").format(columns.block_of(plan.blocks, self._value(plan, 0)), listed)
-            return self._rows_query(plan, [*conditions, condition])
-        query = sql.SQL(
-            "SELECT k, v FROM (SELECT k, v, {hash} AS hash FROM"
-            " (SELECT {key} AS k, {row} AS v FROM {source}{where} OFFSET 0) r OFFSET 0) rows WHERE {block} = {listed}"
-        ).format(
-            hash=columns.hash_bits(sql.SQL("v")),
-            key=key,
-            row=row,
-            source=self._source(),
-            where=where(self._spec, *conditions),
-            block=columns.block_of(plan.blocks, None),
-            listed=listed,
-        )
-        return query.as_string(None)
-
-    def _key_query(self, plan: Plan) -> _KeyQuery:
-        """Return the query of the rows whose encoded key is in a list."""
-        key, row = self._encoded(plan)
-        rows = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(
-            key, row, self._source(), where(self._spec, sql.SQL("true"))
-        )
-        first, kind = "", plan.columns[0].kind
-        if plan.key and kind == self._native(plan, 0) and kind in _ARRAYS:
-            first = self._indexed(plan).as_string(None)
-        return _KeyQuery(rows.as_string(None), key.as_string(None), first, kind)
+    def _row_queries(self, plan: Plan, blocks: Collection[int]) -> list[str]:
+        relation = self._known
+        by_key = plan.blocks if isinstance(plan.blocks, KeyBlocks) else None
+        if by_key and len(blocks) <= by_key.count * _DENSE and len(merged(blocks)) <= _MOST_RANGES:
+            return [relation.rows(plan, conditions) for conditions in relation.ranges(plan, by_key, blocks)]
+        return [relation.rows(plan, conditions, blocks) for conditions in self._page_parts()]
 
     def _page_parts(self) -> list[Conditions]:
         """Return conditions that select the rows of parts of the table; one part without a snapshot or pages."""
-        table, connection = self._known, self._control.connection
-        has_pages = table.kind in catalog.READABLE_KINDS and self._control.snapshot_id is not None
+        relation, connection = self._known, self._control.connection
+        has_pages = relation.has_pages and self._control.snapshot_id is not None
         if not has_pages or connection.info.server_version < 140000:
             return [()]
-        pages = page_count(connection, self._spec)
+        pages = page_count(connection, relation.spec)
         # At least a few parts per session, so that all end at about the same time.
         size = max(64, min(_PAGES, pages // (4 * self._slots(pages)) + 1))
         edges = list(range(size, pages, size))
         return [on_pages(first, end) for first, end in zip([0, *edges], [*edges, None], strict=True)]
 
-    def _range_parts(self, plan: Plan, by_key: KeyBlocks, blocks: Collection[int]) -> list[Conditions]:
-        key = self._indexed(plan)
-        ranges: list[sql.Composable] = []
-        for first, last in merged(blocks):
-            start, end = by_key.range_of(first)[0], by_key.range_of(last)[1]
-            tests: list[sql.Composable] = [sql.SQL("true")]
-            if start is not None:
-                tests.append(sql.SQL("{} >= {}").format(key, sql.Literal(start)))
-            if end is not None:
-                tests.append(sql.SQL("{} < {}").format(key, sql.Literal(end)))
-            ranges.append(sql.SQL("({})").format(sql.SQL(" AND ").join(tests)))
-        batches = [
-            ranges[number : number + _RANGES_PER_STATEMENT] for number in range(0, len(ranges), _RANGES_PER_STATEMENT)
-        ]
-        return [[sql.SQL("({})").format(sql.SQL(" OR ").join(batch))] for batch in batches]
-
     def _is_even(self, blocks: KeyBlocks, key: sql.Composable, rows: int) -> bool:
-        """Return whether no block has far more rows than others, by a sample."""
-        table = self._known
-        if blocks.count == 1 or table.kind not in catalog.READABLE_KINDS:
+        """Return whether no block has far more rows than others, by a sample of rows in coarse blocks."""
+        relation = self._known
+        if blocks.count == 1 or not relation.has_pages:
             return True
-        percent = min(100.0, 100.0 * max(_SAMPLE, 4 * blocks.count) / max(rows, 1))
-        sample = sql.SQL("TABLESAMPLE SYSTEM ({})" if table.kind != "m" else "").format(sql.Literal(percent))
+        # A sample of pages shows nothing about blocks with few rows: larger ones of the same range.
+        share = -(-blocks.count // min(blocks.count, _SAMPLED_BLOCKS))
+        coarse = replace(blocks, width=blocks.width * share, count=-(-blocks.count // share))
+        percent = min(100.0, 100.0 * max(_SAMPLE, 40 * coarse.count) / max(rows, 1))
+        sample = sql.SQL("TABLESAMPLE SYSTEM ({})" if relation.table.kind != "m" else "").format(sql.Literal(percent))
         query = sql.SQL("SELECT count(*) FROM {}{} GROUP BY {} ORDER BY 1 DESC").format(
-            self._source(sample), where(self._spec), columns.block_of(blocks, key)
+            relation.source(sample), relation.where(), columns.block_of(coarse, key)
         )
         counts = [int(row[0]) for row in self._execute(query)]
-        return not counts or counts[0] <= _UNEVEN * max(1.0, sum(counts) / blocks.count)
+        return not counts or counts[0] <= _UNEVEN * max(1.0, sum(counts) / coarse.count)
 
     # Sessions.
 
@@ -444,103 +365,9 @@ class PostgresNode:
         """Raise CheckFailed if the server has too few free connections."""
         check_free([self._control], self._slots(1_000_000))
 
-    def _source_of_tasks(self, snapshot: str | None) -> _TaskSource:
-        shown = "query" if self._query else display_name(self._known.schema, self._known.name)
+    def _source_of_tasks(self, snapshot: str | None) -> TaskSource:
+        relation = self._known
+        shown = "query" if relation.query else display_name(relation.table.schema, relation.table.name)
+        # The session of the driver has locked the table.
         view = View(snapshot, "SELECT 1", "SELECT 0::int8") if snapshot else None
-        return _TaskSource(as_connected(self._control), view, shown, self._is_view)
-
-    def _frame(self, session: SparkSession, queries: Sequence[str]) -> DataFrame:
-        work = _ReadParts(self._source_of_tasks(self._control.snapshot_id), tuple(queries))
-        parts = min(len(queries), 4 * self._slots(len(queries)))
-        numbers = session.range(0, len(queries), 1, parts)
-        return numbers.mapInArrow(_Packed.of(work), "k binary, v binary")
-
-
-# Classes for which an index of the first key column can be used.
-_ARRAYS: dict[ValueClass, str] = {"int": "int8[]", "text": "text[]", "uuid": "uuid[]"}
-
-
-class _Packed:
-    """Work of a Python worker of Spark, compressed: no address is readable where Spark shows or logs a function."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @classmethod
-    def of(cls, work: object) -> _Packed:
-        return cls(zlib.compress(pickle.dumps(work, pickle.HIGHEST_PROTOCOL), 1))
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        work = pickle.loads(zlib.decompress(self._data))
-        return work.run(batches)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class _TaskSource:
-    node: Node
-    view: View | None
-    table: str
-    is_view: bool
-
-    def rows(self, query: str) -> Iterator[pa.RecordBatch]:
-        yield from stream(
-            self.node,
-            query,
-            view=self.view,
-            table=self.table,
-            block="",
-            batch_bytes=_BATCH_BYTES,
-            allow_views=self.is_view,
-        )
-
-
-@dataclass(frozen=True)
-class _ReadParts:
-    source: _TaskSource
-    queries: tuple[str, ...]
-
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self.source.rows(self.queries[number])
-
-
-@dataclass(frozen=True)
-class _KeyQuery:
-    """The rows of a relation, and the expressions of the encoded key and of its first column ('': no index)."""
-
-    rows: str
-    key: str
-    first: str
-    kind: ValueClass
-
-    def among(self, keys: Sequence[bytes]) -> str:
-        """Return the query of the rows with these keys."""
-        conditions = [f"{self.key} = ANY({_array(f'{_HEX}{key.hex()}' for key in keys)}::bytea[])"]
-        if self.first:
-            # Selects all rows with these keys, perhaps more, by an index.
-            firsts = {text_of(self.kind, first) for key in keys if (first := decode_row(key)[0]) is not None}
-            # PostgreSQL has no such character.
-            listed = _array(sorted(text for text in firsts if "\0" not in text))
-            conditions.insert(0, f"{self.first} = ANY({listed}::{_ARRAYS[self.kind]})")
-        return " AND ".join([self.rows, *conditions])
-
-
-_HEX = "\\x"
-
-
-def _array(texts: Iterable[str]) -> str:
-    quoted = ('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts)
-    return sql.Literal("{" + ",".join(quoted) + "}").as_string(None)
-
-
-@dataclass(frozen=True)
-class _ReadKeys:
-    source: _TaskSource
-    query: _KeyQuery
-
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            keys = [bytes(key) for key in batch.column(0).to_pylist()]
-            if keys:
-                yield from self.source.rows(self.query.among(keys))
+        return TaskSource(as_connected(self._control), view, shown, relation.is_view)

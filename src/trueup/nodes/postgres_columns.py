@@ -14,6 +14,7 @@ from psycopg import sql
 
 from trueup.db.catalog import Column
 from trueup.nodes.base import Blocks, HashBlocks
+from trueup.nodes.key_numbers import text_of_number
 from trueup.rows.encode import base_value, column_spec, text_of
 from trueup.rows.spec import ColumnSpec, ValueClass
 from trueup.rows.types import CLASS_TYPES, JSON_ARRAYS, type_named
@@ -100,13 +101,40 @@ def block_of(blocks: Blocks, key: sql.Composable | None) -> sql.Composed:
             return sql.SQL("0").format()
         return sql.SQL("hash::bit({})::int4").format(sql.SQL(str(blocks.bits)))
     assert key is not None
+    # Values that have no number, such as infinite ones, are outside of the ranges.
     return sql.SQL(
         "CASE WHEN {key} < {low} THEN 0 WHEN {key} >= {end} THEN {last}"
-        " ELSE (({key}::int8 - {low}::int8) / {width}::int8)::int4 + 1 END"
+        " ELSE (({number} - {first}::int8) / {width}::int8)::int4 + 1 END"
     ).format(
         key=key,
-        low=sql.Literal(blocks.low),
-        end=sql.Literal(blocks.end),
+        low=key_literal(blocks.kind, blocks.low),
+        end=key_literal(blocks.kind, blocks.end),
         last=sql.Literal(blocks.count + 1),
+        number=key_number(blocks.kind, key),
+        first=sql.Literal(blocks.low),
         width=sql.Literal(blocks.width),
     )
+
+
+def key_literal(kind: ValueClass, number: int) -> sql.Composable:
+    """Return the smallest value of a class with a number."""
+    if kind in ("int", "decimal"):
+        return sql.Literal(number)
+    literal = sql.Literal(text_of_number(kind, number))
+    return sql.SQL("{}::{}").format(literal, sql.SQL(f'"pg_catalog"."{CLASS_TYPES[kind].name}"'))
+
+
+def key_number(kind: ValueClass, key: sql.Composable) -> sql.Composed:
+    """Return the number of a value that is not infinite: see `key_numbers`."""
+    return sql.SQL(_NUMBERS[kind]).format(key)
+
+
+# By the binary form, which is exact in all versions of PostgreSQL.
+_NUMBERS: dict[ValueClass, str] = {
+    "int": "{}::int8",
+    "decimal": "floor({})::int8",
+    "date": "('x' || encode(date_send({}), 'hex'))::bit(32)::int4::int8",
+    "timestamp": "('x' || encode(timestamp_send({}), 'hex'))::bit(64)::int8",
+    "instant": "('x' || encode(timestamptz_send({}), 'hex'))::bit(64)::int8",
+    "uuid": "(('x' || left(encode(uuid_send({}), 'hex'), 16))::bit(64) >> 1)::int8",
+}

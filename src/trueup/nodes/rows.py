@@ -1,19 +1,15 @@
-"""Compare the rows of differing blocks on Spark: rows that all nodes have equally often are equal, others are aligned.
+"""Compare encoded rows: those that all nodes have equally often are equal, others are aligned.
 
 Rows are matched by their encoded keys. Values whose bytes differ are compared by `classes.is_equal`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as f
-
-from trueup.nodes.base import Plan
 from trueup.rows.align import Difference, Group, pack
 from trueup.rows.canonical import decode_row, hash_row, shown, text_of
 from trueup.rows.classes import is_equal
@@ -23,30 +19,11 @@ from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 # Differences of one line of the result.
 _PACKED = 200
 # Rows of one key on a node up to which equal rows are looked for in every order.
 _MOST_ALIGNED = 1000
-# The result: the differences, packed; their number; and the encoded keys.
-RESULT = "packed binary, found int, keys array<binary>"
-
-
-def differing_rows(frames: Mapping[str, DataFrame], plan: Plan, long_value: int) -> DataFrame:
-    """Return the differences between the rows of all nodes, as a frame of the schema RESULT."""
-    nodes = tuple(frames)
-    all_rows = reduce(
-        lambda one, other: one.unionAll(other),
-        (frame.select("k", "v", f.lit(number).alias("n")) for number, frame in enumerate(frames.values())),
-    )
-    counts = [f.sum(f.when(f.col("n") == number, 1).otherwise(0)).alias(f"c{number}") for number in range(len(nodes))]
-    counted = all_rows.groupBy("k", "v").agg(*counts)
-    first, *others = [f.col(f"c{number}") for number in range(len(nodes))]
-    unequal = counted.where(reduce(lambda one, other: one | other, (first != other for other in others)))
-    parsed, rules = tuple(zip(*((column.parsed, column.rule) for column in plan.columns), strict=True))
-    compare = CompareRows(nodes, plan.kinds, parsed, rules, plan.key, long_value)
-    return unequal.repartition("k").sortWithinPartitions("k").mapInArrow(compare.run, RESULT)
 
 
 @dataclass(frozen=True)
@@ -68,7 +45,7 @@ class CompareRows:
     long_value: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of RESULT."""
+        """Yield batches of differences: packed, their number, and their encoded keys."""
         found: list[Difference] = []
         keys: list[bytes] = []
         for key, lines in groupby(self._lines(batches), key=lambda line: line[0]):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trueup.engine.local_rows import local_rows
 from trueup.errors import QueryError
 from trueup.nodes.base import (
-    EMPTY,
     Blocks,
-    CanonicalDigest,
+    EncodedRows,
     HashBlocks,
     KeyBlocks,
     Moment,
@@ -23,6 +23,7 @@ from trueup.nodes.base import (
     check_null_keys,
     merged,
 )
+from trueup.nodes.block_digests import BlockDigests
 from trueup.nodes.probe import SAMPLES, expected
 from trueup.nodes.spooled import spooled
 from trueup.rows.canonical import FORMS, NULL, SEED
@@ -108,6 +109,8 @@ class SqlNode(ABC):
 
     kind: str
     dialect: Dialect
+    # Of a driver that keeps a whole result in memory: blocks by hash whose rows are read by one statement; 0: all.
+    blocks_per_statement = 0
 
     def __init__(self, name: str, filter: str = "") -> None:
         self.name = name
@@ -149,7 +152,7 @@ class SqlNode(ABC):
             computed[kind] = results
         return computed
 
-    def digests(self, plan: Plan) -> Mapping[int, CanonicalDigest]:
+    def digests(self, plan: Plan) -> BlockDigests:
         """Compute the digests of all blocks in one statement."""
         key = self._first_key(plan)
         row = self._encoded(plan)[1]
@@ -160,7 +163,7 @@ class SqlNode(ABC):
         else:
             block = self.dialect.block(plan.blocks, "", "trueup_h")
         high, low = self.dialect.half("trueup_h", 0), self.dialect.half("trueup_h", 1)
-        sums: dict[int, CanonicalDigest] = {}
+        lines = []
         for number, count, null_keys, lost, *halves in self.query(
             f"SELECT {block} AS trueup_block, count(*), sum(trueup_n), sum(trueup_h IS NULL), sum({high}), sum({low})"
             f" FROM ({hashed} FROM {self.source}{self._where()}) AS trueup_rows GROUP BY trueup_block"
@@ -171,12 +174,18 @@ class SqlNode(ABC):
                     f"{int(lost):,} rows are too long to be hashed", cure="leave out long columns", node=self.name
                 )
             check_null_keys(self.name, plan, int(null_keys))
-            digest = CanonicalDigest.of(int(count), int(halves[0]), int(halves[1]))
-            sums[int(number)] = sums.get(int(number), EMPTY) + digest
-        return sums
+            lines.append((number, count, *halves))
+        return BlockDigests.of(lines)
 
     def rows(self, session: SparkSession, plan: Plan, blocks: Collection[int]) -> DataFrame:
         """Read the rows of the blocks in the snapshot of the driver, and hand them to Spark."""
+        return spooled(session, self._rows(plan, blocks))
+
+    def local_rows(self, plan: Plan, blocks: Collection[int]) -> Iterator[EncodedRows]:
+        """Read the rows of the blocks in the snapshot."""
+        return _batches(self._rows(plan, blocks))
+
+    def _rows(self, plan: Plan, blocks: Collection[int]) -> Iterator[tuple[Any, ...]]:
         key, row = self._encoded(plan)
         # No name that a column may have: ClickHouse would use the alias instead of the column.
         selected = f"SELECT {key} AS trueup_k, {row} AS trueup_v"
@@ -187,24 +196,29 @@ class SqlNode(ABC):
             queries = [f"{selected} FROM {self.source}{self._where(one)}" for one in batches]
         else:
             block = self.dialect.block(plan.blocks, "", "trueup_h")
-            listed = ", ".join(map(str, sorted(blocks)))
+            numbers, most = sorted(blocks), self.blocks_per_statement or len(blocks) or 1
+            lists = [", ".join(map(str, numbers[start : start + most])) for start in range(0, len(numbers), most)]
             hashed = f"{selected}, {self.dialect.md5(row)} AS trueup_h FROM {self.source}{self._where()}"
-            queries = [f"SELECT trueup_k, trueup_v FROM ({hashed}) AS trueup_rows WHERE {block} IN ({listed})"]
-        return spooled(session, (line for query in queries for line in self.query(query)))
+            rows = f"SELECT trueup_k, trueup_v FROM ({hashed}) AS trueup_rows WHERE {block} IN"
+            queries = [f"{rows} ({listed})" for listed in lists]
+        for query in queries:
+            yield from self.query(query)
 
     def rows_of(self, session: SparkSession, plan: Plan, keys: DataFrame) -> DataFrame:
         """Read the current rows with these keys."""
+        return spooled(session, self._rows_of(plan, [bytes(line[0]) for line in local_rows(keys.select("k"))]))
+
+    def local_rows_of(self, plan: Plan, keys: Sequence[bytes]) -> Iterator[EncodedRows]:
+        """Read the current rows with these keys."""
+        return _batches(self._rows_of(plan, keys))
+
+    def _rows_of(self, plan: Plan, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
         key, row = self._encoded(plan)
-        selected = f"SELECT {key} AS trueup_k, {row} AS trueup_v"
-        wanted = [bytes(line[0]) for line in local_rows(keys.select("k"))]
-
-        def lines() -> Iterator[tuple[Any, ...]]:
-            for start in range(0, len(wanted), _KEYS):
-                listed = ", ".join(self.dialect.constant(one) for one in wanted[start : start + _KEYS])
-                where = self._where(f"{key} IN ({listed})")
-                yield from self.query(f"{selected} FROM {self.source}{where}", fresh=True)
-
-        return spooled(session, lines())
+        for start in range(0, len(keys), _KEYS):
+            listed = ", ".join(self.dialect.constant(one) for one in keys[start : start + _KEYS])
+            where = self._where(f"{key} IN ({listed})")
+            query = f"SELECT {key} AS trueup_k, {row} AS trueup_v FROM {self.source}{where}"
+            yield from self.query(query, fresh=True)
 
     def changed(self) -> str:
         """Return an empty text: a snapshot does not change, and the report says if there is none."""
@@ -246,6 +260,11 @@ class SqlNode(ABC):
             values.append(self.dialect.value(self.dialect.name(own.name), own.kind, column.kind, own.type))
         row = self.dialect.row(plan.kinds, values, plan.seed)
         return (self.dialect.row(plan.kinds[: plan.key], values[: plan.key]) if plan.key else row), row
+
+
+def _batches(lines: Iterator[tuple[Any, ...]]) -> Iterator[EncodedRows]:
+    while batch := list(islice(lines, _KEYS)):
+        yield [bytes(line[0]) for line in batch], [bytes(line[1]) for line in batch]
 
 
 def text(value: Any) -> str:

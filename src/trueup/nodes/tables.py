@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trueup.errors import CheckFailed
 from trueup.nodes.base import Moment
+from trueup.nodes.files import check_times_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +35,7 @@ class TableSource:
             reason = str(error).partition("\n")[0]
             cure = "name a table of the session's catalogs (spark.sql.catalog.… in [spark.conf])"
             raise CheckFailed([f"Spark has no table {self.name}: {reason}"], cure=cure) from None
+        check_times_of(frame)
         return frame
 
     def moment(self, node: str) -> Moment:

@@ -36,6 +36,16 @@ def checked_csv(frame: DataFrame) -> DataFrame:
     return frame.withColumns(columns)
 
 
+def check_quotes(session: SparkSession, place: str) -> None:
+    """Raise CheckFailed if a quoted value of a CSV file has no end: Spark reads the rest of the file as its text."""
+    lines = session.read.format("text").load(place).select("value", f.input_file_name().alias("file"))
+    quotes = f.length("value") - f.length(f.replace("value", f.lit('"'), f.lit("")))
+    odd = lines.groupBy("file").agg(f.sum(quotes).alias("quotes")).where("quotes % 2 = 1").limit(1).collect()
+    if odd:
+        reason = f"{odd[0][0]} has an odd number of quotes: a quoted value does not end, or a quote is not doubled"
+        raise CheckFailed([reason], cure="write the file again, with all values that have quotes in quotes")
+
+
 def json_lines(session: SparkSession, place: str, schema: StructType, options: Mapping[str, str]) -> DataFrame:
     """Return the documents of JSON files, one per line, with a schema that Spark has found.
 

@@ -14,14 +14,14 @@ MEANING = {
     "INCOMPLETE": "not everything was checked; nothing is proven",
 }
 _PROBLEMS = {
-    "standing_twice": "collapse to more than one row",
-    "standing_none": "collapse to nothing",
-    "standing_deleted": "have a row although they are deleted",
-    "unknown_to_state": "are not in the state table",
-    "differing_version": "have another version than the state table",
-    "differing_state": "have other values than the state table",
-    "differing_rows": "have rows of one version with different values",
-    "differing_computed": "have another state than their rows in the chunk sets imply",
+    "standing_twice": "keys that collapse to more than one row",
+    "standing_none": "keys that collapse to nothing",
+    "standing_deleted": "deleted keys that have a row",
+    "unknown_to_state": "keys that are not in the state table",
+    "differing_version": "keys with another version than in the state table",
+    "differing_state": "keys with other values than in the state table",
+    "differing_rows": "keys that have rows of one version with different values",
+    "differing_computed": "keys with another state than their rows in the chunk sets imply",
 }
 # The problem of one key.
 PROBLEM_TEXTS = {
@@ -127,7 +127,7 @@ def status_summary(status: Mapping[str, Any]) -> str:
 def proof_summary(proof: Mapping[str, Any], file: Path | None = None) -> str:
     """Return the result of a proof as text; `file` is the file with all keys that have a problem."""
     lines = [f"{proof['verdict']}: {MEANING[proof['verdict']]}", f"  {counted(proof['keys'], 'key')}"]
-    lines += [f"  {counted(proof[name], 'key')} {text}" for name, text in _PROBLEMS.items() if proof[name]]
+    lines += [f"  {text}: {proof[name]:,}" for name, text in _PROBLEMS.items() if proof[name]]
     if proof["waiting"]:
         lines.append(
             f"  {proof['waiting']:,} of them are resolved by the next run: the fast supplier wrote a newer version"

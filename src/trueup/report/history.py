@@ -106,6 +106,9 @@ def _verdict(run: Mapping[str, Any]) -> str:
 def _count(run: Mapping[str, Any]) -> str:
     if run["differences"] is None or (run["verdict"] == "INCOMPLETE" and not run["differences"]):
         return "?"
+    accepted = sum(counts.get("accepted", 0) for counts in run["kinds"].values())
+    if accepted:
+        return f"{run['differences']:,} and {accepted:,} accepted"
     return f"{run['differences']:,}{' blocks' if run['mode'] == 'check' and run['differences'] else ''}"
 
 

@@ -23,12 +23,16 @@ FORMAT = "lines"
 
 
 class PairReport(NamedTuple):
-    """A pair of nodes in a report; `resolved` has, of a rerun, the keys that are equal now. Both lists are JSON."""
+    """A pair of nodes in a report. All lists are JSON.
+
+    `resolved` has, of a rerun, the keys that are equal now; `accepted` has the differences that are known and wanted.
+    """
 
     pair: str
     counts: Mapping[str, Any]
     differences: Iterable[str]
     resolved: Iterable[str] | None = None
+    accepted: Iterable[str] | None = None
 
 
 def report_path(
@@ -102,10 +106,13 @@ def cure_for(error: OSError) -> str:
 
 def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
     file.write(json.dumps({"format": FORMAT, **head}, indent=1)[:-2] + ',\n "diffs": {\n')
-    for number, (pair, counts, differences, resolved) in enumerate(pairs):
+    for number, (pair, counts, differences, resolved, accepted) in enumerate(pairs):
         file.write(",\n" if number else "")
         file.write(f'  {json.dumps(pair)}: {json.dumps(counts)[:-1]}, "differences": [\n')
         _write_list(file, differences)
+        if accepted is not None:
+            file.write('  ], "accepted_differences": [\n')
+            _write_list(file, accepted)
         if resolved is not None:
             file.write('  ], "resolved_keys": [\n')
             _write_list(file, resolved)

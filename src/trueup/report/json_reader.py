@@ -36,6 +36,10 @@ class Section:
     listed: Mapping[str, int]
     start: int = 0
     line: int = 0
+    # Accepted differences: their number, and the first one in the file.
+    accepted: int = 0
+    accepted_start: int = 0
+    accepted_line: int = 0
 
 
 class Report(ABC):
@@ -57,6 +61,10 @@ class Report(ABC):
     @abstractmethod
     def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
         """Yield the differences of a pair, of the kinds that are wanted."""
+
+    @abstractmethod
+    def accepted(self, section: Section) -> Iterator[Mapping[str, Any]]:
+        """Yield the accepted differences of a pair."""
 
     @abstractmethod
     def keys(self) -> Iterator[Keyed]:
@@ -136,8 +144,9 @@ class _Loaded(Report):
         self._sections = [
             Section(
                 pair,
-                {name: value for name, value in counts.items() if name not in ("differences", "resolved_keys")},
+                {name: value for name, value in counts.items() if name not in _LISTS},
                 Counter(listed_as(difference) for difference in counts["differences"]),
+                accepted=len(counts.get("accepted_differences", ())),
             )
             for pair, counts in content["diffs"].items()
         ]
@@ -148,6 +157,9 @@ class _Loaded(Report):
 
     def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
         return (difference for difference in self._diffs[section.pair] if wanted(listed_as(difference)))
+
+    def accepted(self, section: Section) -> Iterator[Mapping[str, Any]]:
+        yield from self._content["diffs"][section.pair].get("accepted_differences", ())
 
     def keys(self) -> Iterator[Keyed]:
         names, nodes = self._names()
@@ -179,11 +191,17 @@ class _Lines(Report):
     def sections(self) -> Sequence[Section]:
         sections: list[Section] = []
         listed: Counter[str] = Counter()
-        for is_pair, line, place in self._entries():
-            if is_pair:
+        for kind, line, place in self._entries():
+            if kind == "pair":
                 pair, counts = _pair(line, place)
                 listed = Counter()
                 sections.append(Section(pair, counts, listed, place.offset + len(line), place.line))
+            elif kind == "accepted":
+                last = sections[-1]
+                start = (last.accepted_start, last.accepted_line) if last.accepted else (place.offset, place.line - 1)
+                sections[-1] = replace(
+                    last, accepted=last.accepted + 1, accepted_start=start[0], accepted_line=start[1]
+                )
             else:
                 match = _KIND.search(line)
                 if match is None:
@@ -191,18 +209,27 @@ class _Lines(Report):
                 listed["hot" if match[2] else match[1].decode()] += 1
         return sections
 
-    def _entries(self) -> Iterator[tuple[bool, bytes, _Place]]:
+    def _entries(self) -> Iterator[tuple[str, bytes, _Place]]:
         place = replace(self._start)
         with _opened(self.path, place.offset) as file:
-            for is_pair, line in _entries(file, place):
-                yield is_pair, line, place
+            for kind, line in _entries(file, place):
+                yield kind, line, place
 
     def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
-        place = _Place(self.path, section.start, section.line)
-        with _opened(self.path, section.start) as file:
+        return self._listed(_Place(self.path, section.start, section.line), _DIFFERENCE, wanted)
+
+    def accepted(self, section: Section) -> Iterator[Mapping[str, Any]]:
+        if not section.accepted:
+            return iter(())
+        return self._listed(_Place(self.path, section.accepted_start, section.accepted_line), _ACCEPTED)
+
+    def _listed(
+        self, place: _Place, beginning: bytes, wanted: Wanted = lambda kind: True
+    ) -> Iterator[Mapping[str, Any]]:
+        with _opened(self.path, place.offset) as file:
             for line in file:
                 place.line += 1
-                if not line.startswith(_DIFFERENCE):
+                if not line.startswith(beginning):
                     return
                 match = _KIND.search(line)
                 if match is None or wanted("hot" if match[2] else match[1].decode()):
@@ -213,9 +240,10 @@ class _Lines(Report):
         names, nodes = self._names()
         scan: Any = json.JSONDecoder(parse_constant=str).scan_once  # type: ignore[attr-defined]
         plain, width, pair = _plain(names, nodes).match, len(names), ""
-        for is_pair, line, place in self._entries():
-            if is_pair:
+        for kind, line, place in self._entries():
+            if kind == "pair":
                 pair, _ = _pair(line, place)
+            if kind != "difference":
                 continue
             try:
                 text = line.decode()
@@ -242,7 +270,7 @@ class _Lines(Report):
         with _opened(self.path, 0) as file:
             for line in file:
                 place.line += 1
-                if line.startswith(_DIFFERENCE):
+                if line.startswith((_DIFFERENCE, _ACCEPTED)):
                     _parsed(line, place)
                 place.offset += len(line)
                 yield line.decode()
@@ -251,6 +279,8 @@ class _Lines(Report):
 _HEAD_END = b' "diffs": {\n'
 _FORMAT_LINE = f' "format": {json.dumps(FORMAT)},\n'.encode()
 _DIFFERENCE = b'   {"key": '
+_ACCEPTED = b'   {"accepted": '
+_LISTS = ("differences", "accepted_differences", "resolved_keys")
 # Behind the hashes: within the key, a quote would be escaped.
 _KIND = re.compile(rb'\}, "kind": "(\w+)"(, "hot": true)?')
 
@@ -286,8 +316,8 @@ def _head(file: IO[bytes], place: _Place) -> dict[str, Any] | None:
     return head if "summary" in head else None
 
 
-def _entries(file: IO[bytes], place: _Place) -> Iterator[tuple[bool, bytes]]:
-    """Yield the lines of pairs (True) and of differences (False), with `place` on them; raise if one does not fit."""
+def _entries(file: IO[bytes], place: _Place) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines of pairs, of differences and of accepted ones, with `place` on them; raise if one is wrong."""
     # Whether the last entry of the current list was followed by a comma; None: there was none yet.
     comma: bool | None = None
     depth = "pairs"
@@ -295,15 +325,20 @@ def _entries(file: IO[bytes], place: _Place) -> Iterator[tuple[bool, bytes]]:
         place.line += 1
         if depth == "differences" and line.startswith(_DIFFERENCE) and comma is not False:
             comma = _comma(line, b"}", place)
-            yield False, line
+            yield "difference", line
+        elif depth == "accepted" and line.startswith(_ACCEPTED) and comma is not False:
+            comma = _comma(line, b"}", place)
+            yield "accepted", line
         elif depth == "resolved" and line.startswith(b"   [") and comma is not False:
             comma = _comma(line, b"]", place)
-        elif depth in ("differences", "resolved") and not comma and line in (b"  ]},\n", b"  ]}\n"):
+        elif depth in ("differences", "accepted", "resolved") and not comma and line in (b"  ]},\n", b"  ]}\n"):
             depth, comma = "pairs", line.endswith(b",\n")
-        elif depth == "differences" and not comma and line == b'  ], "resolved_keys": [\n':
+        elif depth == "differences" and not comma and line == b'  ], "accepted_differences": [\n':
+            depth, comma = "accepted", None
+        elif depth in ("differences", "accepted") and not comma and line == b'  ], "resolved_keys": [\n':
             depth, comma = "resolved", None
         elif depth == "pairs" and line.startswith(b'  "') and comma is not False:
-            yield True, line
+            yield "pair", line
             depth, comma = "differences", None
         elif (depth, line) == ("pairs", b" }\n") and not comma:
             depth = "end"

@@ -14,13 +14,15 @@ from trueup.config.wording import counted
 from trueup.errors import StoreError
 from trueup.report.html import write_html
 from trueup.report.json_file import cure_for, write_private
-from trueup.report.model import ManyResult, Verdict
+from trueup.report.model import AGREED, ManyResult, Verdict
 from trueup.report.page import Page, Table
 from trueup.report.text import aligned
 
 MEANING = {
     ("MATCH", "diff"): "all rows of all tables were compared and are equal",
     ("MATCH", "check"): "the digests of all rows of all tables agree",
+    ("ACCEPTED", "diff"): "all rows of all tables were compared; they are equal except for accepted differences",
+    ("ACCEPTED", "rerun"): "keys that differed have only accepted differences; no other rows were compared",
     ("DIFFER", "diff"): "the nodes differ",
     ("DIFFER", "check"): "the nodes differ",
     ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
@@ -30,9 +32,9 @@ MEANING = {
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
 }
 # Sort order: problems first.
-_RANK: dict[Verdict, int] = {"INCOMPLETE": 0, "DIFFER": 1, "RESOLVED": 2, "MATCH": 3}
+_RANK: dict[Verdict, int] = {"INCOMPLETE": 0, "DIFFER": 1, "ACCEPTED": 2, "RESOLVED": 3, "MATCH": 4}
 _HEADS = ("TABLE", "VERDICT", "ROWS", "DIFFERENCES", "TIME", "")
-_TONES: dict[str, Any] = {"MATCH": "good", "DIFFER": "differ", "RESOLVED": "plain"}
+_TONES: dict[str, Any] = {"MATCH": "good", "DIFFER": "differ", "RESOLVED": "plain", "ACCEPTED": "plain"}
 
 
 def summary_of(result: ManyResult) -> dict[str, Any]:
@@ -125,6 +127,7 @@ def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:
 
 def _cells(table: Mapping[str, Any], mode: str) -> list[str]:
     notes = [f"missing on {', '.join(table['missing_on'])}"] if table["missing_on"] else []
+    notes += [f"{table['accepted']:,} accepted"] if table.get("accepted") else []
     notes += [table["reason"]] if table["reason"] else []
     if table["differences"]:
         amount = f"{table['differences']:,}" + (" blocks" if mode == "check" else "")
@@ -141,7 +144,7 @@ def _cells(table: Mapping[str, Any], mode: str) -> list[str]:
 
 
 def _next(summary: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], task_id: str) -> str:
-    if summary["verdict"] in ("MATCH", "RESOLVED"):
+    if summary["verdict"] in AGREED:
         return f"nothing to do (trueup tasks show {task_id[:8]} has the details)"
     if summary["verdict"] == "INCOMPLETE":
         again = f"trueup {summary['mode']} --resume {task_id[:8]}"

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # RESOLVED is the verdict of a rerun: all keys of the earlier report are equal now; no other rows were compared.
-Verdict = Literal["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]
-EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "RESOLVED": 0, "DIFFER": 1, "INCOMPLETE": 2}
+# ACCEPTED: all rows were compared, and all differences are accepted. The tables are not equal, so it is not MATCH.
+Verdict = Literal["MATCH", "ACCEPTED", "RESOLVED", "DIFFER", "INCOMPLETE"]
+EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "ACCEPTED": 0, "RESOLVED": 0, "DIFFER": 1, "INCOMPLETE": 2}
+# Nothing is left to do.
+AGREED: tuple[Verdict, ...] = ("MATCH", "ACCEPTED", "RESOLVED")
 Mode = Literal["diff", "check", "rerun"]
 
 
@@ -22,6 +25,7 @@ class PairCounts:
     """Confirmed differences of one pair of nodes. `missing`: only on the first node.
 
     `in_flight`: equal at a re-check. `hot`: changed between the last two looks and still different, so not confirmed.
+    `accepted`: known and wanted (`trueup accept`), not among the other numbers.
     """
 
     missing: int = 0
@@ -30,10 +34,11 @@ class PairCounts:
     in_flight: int = 0
     hot: int = 0
     limit_reached: bool = False
+    accepted: int = 0
 
     @property
     def total(self) -> int:
-        """Return the number of confirmed differences."""
+        """Return the number of confirmed differences that are not accepted."""
         return self.missing + self.extra + self.changed
 
 
@@ -67,10 +72,15 @@ class DiffResult:
     since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # Blocks by engine, of this run; for a rerun: tasks.
     ran_on: Mapping[str, int] = field(default_factory=dict)
+    # With --since-proof: the validation, the blocks and rows taken from its certificate, when they were proven, and the
+    # blocks hashed now; or the reason why all rows were read.
+    since_proof: Mapping[str, Any] = field(default_factory=dict)
+    # The acceptances whose differences were found: id, reason, accepted_by, accepted_at, until, number of differences.
+    accepted: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if equal, 1 if different, 2 if anything was not compared."""
+        """Return 0 if equal or accepted, 1 if different, 2 if anything was not compared."""
         return EXIT_CODES[self.verdict]
 
     def as_json(self) -> dict[str, Any]:
@@ -119,6 +129,8 @@ class TableOutcome:
     task_id: str = ""
     report: str = ""
     page: str = ""
+    # Accepted differences of all pairs of nodes, not among `differences`.
+    accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,13 +153,18 @@ class ManyResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Return MATCH only if there are tables, and each of them matches; a rerun is RESOLVED if none differs."""
+        """Return MATCH only if there are tables, and each of them matches; a rerun is RESOLVED if none differs.
+
+        ACCEPTED: all differences are accepted.
+        """
         verdicts = {outcome.verdict for outcome in self.tables}
         if self.mode == "rerun" and verdicts <= {"RESOLVED"}:
             return "RESOLVED"
         if not verdicts or "INCOMPLETE" in verdicts:
             return "INCOMPLETE"
-        return "DIFFER" if "DIFFER" in verdicts else "MATCH"
+        if "DIFFER" in verdicts:
+            return "DIFFER"
+        return "ACCEPTED" if "ACCEPTED" in verdicts else "MATCH"
 
     @property
     def exit_code(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trueup.report.difflog import MEANING as PROOF
-from trueup.report.text import MEANING, engines, moment, shown_kinds
+from trueup.report.text import MEANING, engines, moment, shown_kinds, since_proof_lines, until_text
 
 # Colour of the verdict. "good" (green) is only for what is proven.
 Tone = Literal["good", "differ", "trouble", "plain"]
@@ -68,7 +68,7 @@ def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]
         facts=_diff_facts(summary, counts),
         trouble=trouble,
         remarks=[str(remark) for remark in head.get("remarks") or ()],
-        tables=[_pair_table(counts)],
+        tables=[_pair_table(counts), *_accepted_table(summary.get("accepted") or ())],
         details=[_node_table(summary, head.get("proof") or {}), *_named_tables(summary, head.get("proof") or {})],
         data={
             "format": FORMAT,
@@ -89,6 +89,8 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
     context = dict(task["task_context"])
     summary = dict(context.pop("diff_summary", None) or {})
     error = str(context.pop("error", ""))
+    # Seeds and identities, for a certificate.
+    summary.pop("proof", None)
     trouble = [str(reason) for reason in summary.pop("incomplete", None) or ()]
     trouble = trouble or ([error] if error else [])
     verdict = str(summary.pop("verdict", "") or task["task_status"])
@@ -120,8 +122,8 @@ def _tone(verdict: str, trouble: Sequence[str], counts: Iterable[Mapping[str, An
     differs = any(pair_counts.get(kind) for pair_counts in counts for kind in ("missing", "extra", "changed"))
     if verdict == "MATCH" and not trouble and not differs:
         return "good"
-    if verdict == "RESOLVED" and not trouble and not differs:
-        # True for some keys, no proof for the table.
+    if verdict in ("RESOLVED", "ACCEPTED") and not trouble and not differs:
+        # True for some keys, or all but the accepted ones: no proof for the table.
         return "plain"
     return "differ" if verdict == "DIFFER" and not trouble else "trouble"
 
@@ -149,6 +151,7 @@ def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, An
         "blocks": f"{blocks:,}, {differ:,} differ",
         "nodes": ", ".join(map(str, summary["nodes"])),
         "key": key or "none: rows as a multiset",
+        "since a proof": "; ".join(since_proof_lines(summary.get("since_proof") or {})),
         "only rows with": str(summary.get("table_filter") or ""),
         "ended (UTC)": moment(str(summary.get("end_time", ""))),
         "time": f"{summary.get('time_taken', 0):,.1f} s",
@@ -163,6 +166,23 @@ def _pair_table(counts: Mapping[str, Mapping[str, Any]]) -> Table:
         rows.append([pair, *numbers, "limit reached, more may exist" if pair_counts.get("limit_reached") else ""])
     heads = ["pair", *(_words(kind) for kind in kinds), "differences", ""]
     return Table("Pairs of nodes", heads, rows, frozenset(range(1, len(kinds) + 2)))
+
+
+def _accepted_table(acceptances: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Return the acceptances whose differences were found."""
+    rows = [
+        [
+            str(each["id"])[:8],
+            f"{each['differences']:,}",
+            str(each["reason"]),
+            str(each["accepted_by"]),
+            moment(str(each["accepted_at"])),
+            until_text(each["until"]),
+        ]
+        for each in acceptances
+    ]
+    heads = ["acceptance", "differences", "reason", "accepted by", "accepted at (UTC)", "expires"]
+    return [Table("Accepted differences", heads, rows, frozenset({1}))] if rows else []
 
 
 def _node_table(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> Table:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trueup.config.wording import counted
-from trueup.report.model import DiffResult
+from trueup.report.model import AGREED, DiffResult
 
 if TYPE_CHECKING:
     from trueup.report.json_reader import Report
@@ -16,21 +17,26 @@ if TYPE_CHECKING:
 MEANING = {
     ("MATCH", "diff"): "all rows were compared and are equal",
     ("MATCH", "check"): "the digests of all rows agree",
+    ("ACCEPTED", "diff"): "all rows were compared; they are equal except for accepted differences",
     ("DIFFER", "diff"): "the nodes differ",
     ("DIFFER", "check"): "the nodes differ",
     ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven",
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven",
     ("RESOLVED", "rerun"): "all keys of the earlier report are equal now; no other rows were compared",
+    ("ACCEPTED", "rerun"): "keys of the earlier report have only accepted differences; no other rows were compared",
     ("DIFFER", "rerun"): "keys of the earlier report differ; no other rows were compared",
     ("INCOMPLETE", "rerun"): "not all keys of the earlier report were compared; nothing is proven",
 }
 _MAX_REASONS = 10
-KINDS = ("missing", "extra", "changed", "in_flight", "hot")
+KINDS = ("missing", "extra", "changed", "in_flight")
+# Shown only if there are some.
+_MORE_KINDS = ("hot", "accepted")
 
 
 def shown_kinds(pairs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the kinds of which the counts are shown; hot rows only if there are some."""
-    return KINDS if any(counts.get("hot") for counts in pairs) else KINDS[:-1]
+    """Return the kinds of which the counts are shown; hot and accepted rows only if there are some."""
+    listed = list(pairs)
+    return (*KINDS, *(kind for kind in _MORE_KINDS if any(counts.get(kind) for counts in listed)))
 
 
 def engines(engine: str, ran_on: Mapping[str, int]) -> str:
@@ -50,6 +56,7 @@ def summary(result: DiffResult) -> str:
     if result.mode == "rerun":
         checked = f"{counted(result.rows_checked, 'key')} of {result.rerun_of}"
     lines.append(f"  {checked}; {result.seconds:.1f} s{rate}, engine {engines(result.engine, result.ran_on)}")
+    lines += [f"  {line}" for line in since_proof_lines(result.since_proof)]
     lines += [
         f"  {pair}: {counts['resolved']:,} resolved, {counts['remains']:,} remain, {counts['new']:,} new"
         for pair, counts in result.since.items()
@@ -59,6 +66,7 @@ def summary(result: DiffResult) -> str:
     alone = [f"{node} with {counted(keys, 'key')}" for node, keys in result.alone.items() if keys]
     if alone:
         lines.append(f"  differs from all others: {', '.join(alone)}")
+    lines += [f"  {line}" for line in accepted_lines(result.accepted)]
     lines += [f"  note: {remark}" for remark in result.remarks]
     lines += [f"  not compared: {reason}" for reason in result.incomplete[:_MAX_REASONS]]
     if len(result.incomplete) > _MAX_REASONS:
@@ -74,6 +82,33 @@ def summary(result: DiffResult) -> str:
     return "\n".join(lines)
 
 
+def since_proof_lines(since: Mapping[str, Any]) -> list[str]:
+    """Return what was taken from a certificate, or why nothing was."""
+    if not since:
+        return []
+    if since["reason"]:
+        return [f"all rows were read, none taken from the certificate: {since['reason']}"]
+    proven = f"{counted(since['proven_blocks'], 'block')} ({counted(since['proven_rows'], 'row')})"
+    return [
+        f"{proven} proven at {moment(since['proven_at'])} UTC by the validation {since['validation']}, not read now;"
+        f" {counted(since['blocks_now'], 'block')} now"
+    ]
+
+
+def accepted_lines(acceptances: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return one line per acceptance whose differences were found: how many, why, by whom, until when."""
+    return [
+        f"accepted: {counted(each['differences'], 'difference')}: {each['reason']} (by {each['accepted_by']},"
+        f" {until_text(each['until'])}, acceptance {each['id'][:8]})"
+        for each in acceptances
+    ]
+
+
+def until_text(until: str | None) -> str:
+    """Return when an acceptance expires."""
+    return f"until {moment(until)} UTC" if until else "does not expire"
+
+
 def report_text(report: Report, *, limit: int = 20) -> str:
     """Return the summary of a report, and some differences of each pair and kind."""
     head = report.head
@@ -85,6 +120,8 @@ def report_text(report: Report, *, limit: int = 20) -> str:
     lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
     if summary["table_filter"]:
         lines.append(f"  only rows with: {summary['table_filter']}")
+    lines += [f"  {line}" for line in since_proof_lines(summary.get("since_proof", {}))]
+    lines += [f"  {line}" for line in accepted_lines(summary.get("accepted", ()))]
     lines += [f"  note: {remark}" for remark in head["remarks"]]
     lines += [f"  not compared: {reason}" for reason in head["incomplete"]]
     lines += _pair_table(report.counts)
@@ -95,6 +132,11 @@ def report_text(report: Report, *, limit: int = 20) -> str:
         more = sum(section.listed.values()) - len(some)
         if more:
             lines.append(f"    … and {more:,} more (--output json or html has them)")
+        known = list(islice(report.accepted(section), limit))
+        if known:
+            lines += ["", f"  {section.pair}, accepted:", *difference_lines(known)]
+        if section.accepted > len(known):
+            lines.append(f"    … and {section.accepted - len(known):,} more (--output json has them)")
     return "\n".join(lines)
 
 
@@ -136,7 +178,18 @@ def task_text(task: Mapping[str, Any]) -> str:
         "process": f"{task['pid']} on {task['host']}",
     }
     # Omit from the result what the head or the request shows already.
-    known = {"verdict", "task_id", "schema", "table", "cluster", "start_time", "end_time", "time_taken", *context}
+    known = {
+        "verdict",
+        "task_id",
+        "proof",
+        "schema",
+        "table",
+        "cluster",
+        "start_time",
+        "end_time",
+        "time_taken",
+        *context,
+    }
     answer = {name: value for name, value in result.items() if name not in known}
     lines = _named(head)
     for title, part in (("request", context), ("result", answer), ("progress", task["progress"])):
@@ -157,14 +210,14 @@ def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for pair, counts in pairs.items():
         limit = "limit reached, more may exist" if counts["limit_reached"] else ""
         rows.append([pair, *(f"{counts[kind]:,}" for kind in kinds), limit])
-    lines = ["  " + line for line in aligned(rows, right={1, 2, 3, 4, 5})]
+    lines = ["  " + line for line in aligned(rows, right={1, 2, 3, 4, 5, 6})]
     if any(counts["missing"] or counts["extra"] for counts in pairs.values()):
         lines.append("  (missing: on the first node of the pair only; extra: on the second only)")
     return lines
 
 
 def _next(result: DiffResult) -> str:
-    if result.verdict in ("MATCH", "RESOLVED"):
+    if result.verdict in AGREED:
         return f"nothing to do (trueup tasks show {result.task_id[:8]} has the details)"
     if result.verdict == "INCOMPLETE":
         if len(result.incomplete) == sum(counts.hot > 0 for counts in result.pairs.values()):

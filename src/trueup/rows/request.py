@@ -9,6 +9,7 @@ from typing import Any
 from trueup.config.model import Config, Node
 from trueup.config.settings import DiffSettings, ExpressionSettings, SparkSettings
 from trueup.report.model import Mode
+from trueup.rows.proven import Prover
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class TableRequest:
     part_of: str = ""
     # The path of the report whose keys are compared again or repaired.
     rerun_of: str = ""
+    # Knows blocks that are proven and need not be read. A resumed run reads them.
+    prover: Prover | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from trueup.api.validate import Validation
 from trueup.config.model import Config
 from trueup.config.process import own_command
 from trueup.errors import ConfigError, TrueupError
-from trueup.serve.pages import AGAIN
+from trueup.serve.pages.tasks import AGAIN
 from trueup.serve.views import link_to
 from trueup.store import RUNNING, Task, TaskStore, browse
 
@@ -29,16 +29,21 @@ class Actions:
         """Run the action of a form and return the address of the page to show next. Raises TrueupError."""
         action = form.get("action", "")
         target = form.get("task") or f"{form.get('validation', '')} error {form.get('id', '')}"
-        store = self._stores[0]
+        # Recorded first: what cannot be recorded is not done.
+        with TaskStore(self._stores[0]) as store:
+            number = store.record_action(who, action, target)
+        outcome = "failed"
         try:
-            address, store, outcome = self._run(action, form)
+            address, outcome = self._run(action, form)
         except TrueupError as error:
-            self._record(store, who, action, target, f"failed: {error}")
+            outcome = f"failed: {error}"
             raise
-        self._record(store, who, action, target, outcome)
+        finally:
+            with TaskStore(self._stores[0]) as store:
+                store.end_action(number, outcome)
         return address
 
-    def _run(self, action: str, form: Mapping[str, str]) -> tuple[str, Path, str]:
+    def _run(self, action: str, form: Mapping[str, str]) -> tuple[str, str]:
         if action == "ignore":
             return self._ignore(form)
         path, task = self._find(form.get("task", ""))
@@ -46,9 +51,9 @@ class Actions:
         if action in _REQUESTS:
             with TaskStore(path) as store:
                 store.ask(task.task_id, _REQUESTS[action])
-            return address, path, "requested"
+            return address, "requested"
         if action == "rerun":
-            return "/tasks", path, self._again(path, task)
+            return "/tasks", self._again(path, task)
         raise ConfigError(f"there is no action '{action}'", cure="use the buttons of the page")
 
     def _find(self, task_id: str) -> tuple[Path, Task]:
@@ -58,12 +63,12 @@ class Actions:
                 return path, found
         raise ConfigError(f"task {task_id!r} does not exist", cure="it may have been deleted: reload the page")
 
-    def _ignore(self, form: Mapping[str, str]) -> tuple[str, Path, str]:
+    def _ignore(self, form: Mapping[str, str]) -> tuple[str, str]:
         number, name, node = form.get("id", ""), form.get("validation", ""), form.get("node", "")
         if not number.isdigit() or len(number) > 18:
             raise ConfigError("the number of the error is not valid", cure="use the buttons of the page")
         count = Validation(name, meta=node, config=self._config).ignore([int(number)])
-        return link_to("/validation", node=node, name=name), self._stores[0], f"{count} ignored"
+        return link_to("/validation", node=node, name=name), f"{count} ignored"
 
     def _again(self, path: Path, task: Task) -> str:
         """Start the same comparison as a process of its own; its result is a new task."""
@@ -97,10 +102,6 @@ class Actions:
         )
         _reap(process)
         return f"started process {process.pid}"
-
-    def _record(self, path: Path, who: str, action: str, target: str, outcome: str) -> None:
-        with TaskStore(path) as store:
-            store.record_action(who, action, target, outcome)
 
 
 def _quoted(names: object) -> str:

@@ -13,7 +13,7 @@ from trueup.report.html import visible
 from trueup.serve.alert_settings import AlertSettings
 from trueup.serve.model import Seen
 from trueup.serve.render import seconds_of
-from trueup.store.history import MATCH, TableState
+from trueup.store.history import ACCEPTED, DIFFER, MATCH, TableState
 
 # The kinds about tables, which a task store shows, and those that need the nodes.
 OF_TABLES = ("verdict", "differences", "proof")
@@ -39,9 +39,9 @@ def raised(seen: Seen, settings: AlertSettings) -> dict[str, Alert]:
 
 def known(seen: Seen) -> Callable[[str], bool]:
     """Return whether an alert that is not raised is over, by its key: its table was read, or all nodes were."""
-    states = (state for summary in seen.summaries() for state in summary.states)
-    tables = {f"{kind} {_key(state)}" for state in states for kind in OF_TABLES}
-    has_nodes = bool(seen.nodes) and all(part.value is not None for part in seen.nodes.values())
+    tables = {f"{kind} {_key(state)}" for state in seen.states for kind in OF_TABLES}
+    # A node that does not answer keeps what it had; of one that answers in part, something is not known.
+    has_nodes = bool(seen.nodes) and all(part.value and not part.value.problems for part in seen.nodes.values())
     return lambda key: key in tables or (has_nodes and key.partition(" ")[0] in OF_NODES)
 
 
@@ -58,10 +58,13 @@ def _key(state: TableState) -> str:
 
 
 def _of_tables(seen: Seen, settings: AlertSettings) -> Iterator[Alert]:
-    for state in (state for summary in seen.summaries() for state in summary.states):
+    for state in seen.states:
         run, name = state.run, _name(state)
         key = _key(state)
-        if settings.verdict_change and run.verdict != MATCH and run.is_whole:
+        # A part of a table that is equal says nothing about the rest; one that differs does.
+        if settings.verdict_change and (
+            run.verdict == DIFFER or (run.is_whole and run.verdict not in (MATCH, ACCEPTED))
+        ):
             yield _alert(f"verdict {key}", f"{name} is {run.verdict}", run.verdict)
         most = settings.differences_above
         if most is not None and run.differences is not None and run.differences > most and run.mode != "check":
@@ -102,5 +105,5 @@ def _of_nodes(seen: Seen, settings: AlertSettings) -> Iterator[Alert]:
     for tube in seen.tubes():
         letters = int(tube.total("dead_letters"))
         if settings.dead_letters and letters:
-            name = f"{tube.info.tube} on {tube.node}"
+            name = f"{tube.name} on {tube.node}"
             yield _alert(f"letters {name}", f"tube {name} has {counted(letters, 'dead letter')}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,21 @@ from trueup.report.html import html_pieces
 from trueup.report.json_reader import open_report
 from trueup.report.page import page_of_diff
 from trueup.report.tasks import task_page
-from trueup.serve import documents, pages, table_page
+from trueup.serve import documents
 from trueup.serve.actions import Actions
+from trueup.serve.answers import Api
 from trueup.serve.collector import Collector
 from trueup.serve.guard import Guard, Sessions, cookie_header, same_text
 from trueup.serve.metrics import CONTENT_TYPE, metrics_text
 from trueup.serve.options import ServeOptions
+from trueup.serve.pages import others, syncs, tables, tasks, tubes, validations
+from trueup.serve.pages.overview import overview
+from trueup.serve.pages.parts import not_current
+from trueup.serve.reading import PAGE, Reading, next_page, scope_of
 from trueup.serve.render import Renderer, static_files
-from trueup.serve.views import Cell, Notes, View, link_to
-from trueup.store import RUNNING, Task, browse
-from trueup.store.browse import Filter
-from trueup.store.history import TableRun, TableState
+from trueup.serve.views import Cell, Notes, View
+from trueup.store import RUNNING, browse
 
-PAGE = 50
 _MAX_STREAMS = 200
 # Pages that are kept for other clients, and for how long: ages in them, and pages that read a task store.
 _MAX_PAGES = 200
@@ -63,6 +65,8 @@ class Application:
         self._renderer = Renderer(self._csrf)
         self._static = static_files()
         self._sessions = Sessions(options.tokens)
+        self._reading = Reading(collector)
+        self._api = Api(collector, self._reading, options)
         self._streams = 0
         self._stopping = False
         self._actions = Actions(collector.scope.config, collector.scope.stores)
@@ -84,18 +88,18 @@ class Application:
         if self._options.only_metrics:
             return []
         shown: dict[str, Handler] = {
-            "/": lambda request: pages.overview(self._collector.seen),
+            "/": lambda request: overview(self._collector.seen),
             "/tables": self._tables,
             "/table": self._table,
             "/tasks": self._tasks,
             "/tasks/{task_id}": self._task,
-            "/validations": lambda request: pages.validations(self._collector.seen),
+            "/validations": lambda request: validations.validations(self._collector.seen),
             "/validation": self._validation,
-            "/tubes": lambda request: pages.tubes(self._collector.seen),
+            "/tubes": lambda request: tubes.tubes(self._collector.seen),
             "/tube": self._tube,
-            "/syncs": lambda request: pages.syncs(self._collector.seen, self._collector.trends()),
-            "/schedule": lambda request: pages.schedule(self._collector.seen),
-            "/doctor": lambda request: pages.doctor(self._collector.seen),
+            "/syncs": lambda request: syncs.syncs(self._collector.seen, self._collector.trends()),
+            "/schedule": lambda request: others.schedule(self._collector.seen),
+            "/doctor": lambda request: others.doctor(self._collector.seen),
             "/actions": self._past_actions,
         }
         routes = [Route(path, self._page(handler)) for path, handler in shown.items()]
@@ -106,10 +110,10 @@ class Application:
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/openapi.json", lambda request: JSONResponse(documents.openapi())),
-            *(Route(f"/api/v1/{name}", self._api(read)) for name, read in documents.READERS.items()),
-            Route("/api/v1/tasks", self._api_tasks),
-            Route("/api/v1/tasks/{task_id}", self._api_task),
-            Route("/api/v1/history", self._api_history),
+            *(Route(f"/api/v1/{name}", self._document(name)) for name in documents.READERS),
+            Route("/api/v1/tasks", self._api.tasks),
+            Route("/api/v1/tasks/{task_id}", self._api.task),
+            Route("/api/v1/history", self._api.history),
         ]
         if self._options.allow_actions:
             routes.append(Route("/actions", self._act, methods=["POST"]))
@@ -160,104 +164,36 @@ class Application:
         query = request.query_params
         text, verdict = query.get("name", ""), query.get("verdict", "")
         first = min(int(query["first"]), 10**9) if query.get("first", "").isdecimal() else 0
-        states = table_page.chosen_states(self._collector.seen, text, verdict)
-        trends = self._trends(states[first : first + table_page.PAGE])
-        return table_page.tables(states, lambda state: trends.get(_scope(state.run), ()), text, verdict, first)
+        states = tables.chosen_states(self._collector.seen, text, verdict)
+        trends = self._reading.trends(states[first : first + tables.PAGE], tables.TREND)
+        view = tables.tables(states, lambda state: trends.get(scope_of(state.run), ()), text, verdict, first)
+        return self._with_stores(view)
+
+    def _with_stores(self, view: View) -> View:
+        """Return a page about task stores that names those that do not answer."""
+        return replace(view, blocks=[*not_current(self._collector.seen.stores.values()), *view.blocks])
 
     def _table(self, request: Request) -> View | None:
         query = request.query_params
         wanted = (query.get("name", ""), query.get("cluster", ""), query.get("nodes", ""))
-        for summary in self._collector.seen.summaries():
-            for state in summary.states:
-                run = state.run
-                if (run.table_name, run.cluster_name, run.nodes) == wanted:
-                    runs = self._runs(state, 200)
-                    return table_page.table(state, runs, self._report_of(runs), show_rows=self._options.show_rows)
+        for state in self._collector.seen.states:
+            if scope_of(state.run) == wanted:
+                runs = self._reading.runs(state, 200)
+                report = self._reading.report_of(runs)
+                return self._with_stores(tables.table(state, runs, report, show_rows=self._options.show_rows))
         return None
-
-    def _report_of(self, runs: list[TableRun]) -> str:
-        """Return the path of the last report of a table."""
-        for run in runs:
-            if run.mode != "check":
-                found = self._find(run.task_id)
-                return found[1].diff_file_path if found else ""
-        return ""
-
-    def _trends(self, states: Sequence[TableState]) -> dict[tuple[str, str, str], list[TableRun]]:
-        """Return the last runs of tables, the newest first."""
-        found: dict[tuple[str, str, str], list[TableRun]] = {}
-        scopes = [_scope(state.run) for state in states]
-        for path, part in self._collector.seen.stores.items():
-            if part.value is not None:
-                for run in browse.trends(path, scopes, table_page.TREND):
-                    found.setdefault(_scope(run), []).append(run)
-        return {
-            scope: sorted(runs, key=lambda run: run.finished_at, reverse=True)[: table_page.TREND]
-            for scope, runs in found.items()
-        }
-
-    def _runs(self, state: TableState, limit: int) -> list[TableRun]:
-        run = state.run
-        found: list[TableRun] = []
-        for path, part in self._collector.seen.stores.items():
-            if part.value is not None:
-                found += browse.runs(path, run.table_name, run.cluster_name, run.nodes, limit)
-        return sorted(found, key=lambda each: each.finished_at, reverse=True)[:limit]
 
     def _tasks(self, request: Request) -> View:
-        chosen, listed = self._list(request.query_params)
+        chosen, listed = self._reading.tasks(request.query_params)
         types = sorted({kind for summary in self._collector.seen.summaries() for kind, _, _ in summary.counts})
-        return pages.tasks(listed[:PAGE], chosen, types, self._next(chosen, listed))
-
-    def _next(self, chosen: Filter, listed: list[Task]) -> str:
-        if len(listed) <= PAGE:
-            return ""
-        last = listed[PAGE - 1]
-        return link_to(
-            "/tasks", type=chosen.task_type, status=chosen.status, before=last.started_at, before_id=last.task_id
-        )
-
-    def _list(self, query: Mapping[str, str]) -> tuple[Filter, list[Task]]:
-        """Return the tasks of all stores, one more than fits on a page."""
-        names = {"task_type": "type", "status": "status", "before": "before", "before_id": "before_id"}
-        chosen = Filter(**{name: query.get(key, "") for name, key in names.items()})
-        listed: list[Task] = []
-        problems: list[StoreError] = []
-        for path in self._collector.scope.stores:
-            try:
-                listed += browse.page(path, chosen, PAGE + 1)
-            except StoreError as error:
-                problems.append(error)
-        if problems and not listed:
-            raise problems[0]
-        return chosen, sorted(listed, key=lambda task: (task.started_at, task.task_id), reverse=True)[: PAGE + 1]
-
-    def _find(self, task_id: str) -> tuple[Path, Task] | None:
-        for path in self._collector.scope.stores:
-            try:
-                task = browse.find(path, task_id)
-            except StoreError:
-                if len(self._collector.scope.stores) == 1:
-                    raise
-                continue
-            if task is not None:
-                return path, task
-        return None
+        return self._with_stores(tasks.tasks(listed[:PAGE], chosen, types, next_page(chosen, listed)))
 
     def _task(self, request: Request) -> View | None:
-        found = self._find(request.path_params["task_id"])
+        found = self._reading.find(request.path_params["task_id"])
         if found is None:
             return None
         path, task = found
-        return pages.task(self._without_rows(task), allow_actions=self._options.allow_actions, store=str(path))
-
-    def _without_rows(self, task: Task) -> Task:
-        """Return the task without the output of commands, which may contain rows, unless rows are shown."""
-        summary = task.task_context.get("diff_summary")
-        if self._options.show_rows or not isinstance(summary, dict) or "said" not in summary:
-            return task
-        hidden = {**task.task_context, "diff_summary": {**summary, "said": "hidden; show it with --show-rows"}}
-        return replace(task, task_context=hidden)
+        return tasks.task(self._api.without_rows(task), allow_actions=self._options.allow_actions, store=str(path))
 
     async def _report(self, request: Request) -> Response:
         try:
@@ -273,10 +209,10 @@ class Application:
         return StreamingResponse(pieces, media_type="text/html", headers=headers)
 
     def _report_pieces(self, task_id: str) -> tuple[Any, str] | None:
-        found = self._find(task_id)
+        found = self._reading.find(task_id)
         if found is None or found[1].task_status == RUNNING:
             return None
-        task = self._without_rows(found[1])
+        task = self._api.without_rows(found[1])
         if task.task_type not in _WITH_ROWS or not task.diff_file_path:
             return html_pieces(task_page(asdict(task)))
         report = open_report(Path(task.diff_file_path))
@@ -288,22 +224,25 @@ class Application:
 
     def _validation(self, request: Request) -> View | None:
         node, name = request.query_params.get("node", ""), request.query_params.get("name", "")
-        for found in self._collector.seen.validations():
+        seen = self._collector.seen
+        for found in seen.validations():
             if (found.meta, found.status.name) == (node, name):
                 shown = {"show_rows": self._options.show_rows, "allow_actions": self._options.allow_actions}
-                return pages.validation(found, self._collector.trends(), **shown)
+                return validations.validation(found, seen.nodes[found.meta], self._collector.trends(), **shown)
         return None
 
     def _tube(self, request: Request) -> View | None:
         node, name = request.query_params.get("node", ""), request.query_params.get("name", "")
-        for found in self._collector.seen.tubes():
-            if (found.node, found.info.tube) == (node, name):
-                return pages.tube(found, self._collector.trends(), show_rows=self._options.show_rows)
+        seen = self._collector.seen
+        for found in seen.tubes():
+            if (found.node, found.name) == (node, name):
+                part, trends = seen.nodes[found.node], self._collector.trends()
+                return tubes.tube(found, part, trends, show_rows=self._options.show_rows)
         return None
 
     def _past_actions(self, request: Request) -> View:
         rows = [row for path in self._collector.scope.stores for row in browse.actions(path, 200)]
-        return pages.actions(sorted(rows, key=lambda row: str(row["at"]), reverse=True))
+        return others.actions(sorted(rows, key=lambda row: str(row["at"]), reverse=True))
 
     # Files, events, sign-in.
 
@@ -394,46 +333,12 @@ class Application:
         text = await self._shared("metrics", request, lambda: metrics_text(self._collector.seen, config))
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
-    def _api(self, read: Callable[..., Any]) -> Callable[[Request], Any]:
-        def make() -> bytes:
-            return bytes(JSONResponse(read(self._collector.seen, show_rows=self._options.show_rows)).body)
-
+    def _document(self, name: str) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            return Response(await self._shared(str(request.url.path), request, make), media_type="application/json")
+            body = await self._shared(f"/api/v1/{name}", request, lambda: self._api.document(name))
+            return Response(body, media_type="application/json")
 
         return answer
-
-    def _api_tasks(self, request: Request) -> Response:
-        try:
-            chosen, listed = self._list(request.query_params)
-        except StoreError as error:
-            return JSONResponse({"error": str(error), "cure": error.cure}, 503)
-        rows = [documents.task(self._without_rows(task)) for task in listed[:PAGE]]
-        following = self._next(chosen, listed).replace("/tasks", "/api/v1/tasks", 1)
-        return JSONResponse({"tasks": rows, "next": following or None})
-
-    def _api_task(self, request: Request) -> Response:
-        try:
-            found = self._find(request.path_params["task_id"])
-        except StoreError as error:
-            return JSONResponse({"error": str(error), "cure": error.cure}, 503)
-        if found is None:
-            return JSONResponse({"error": "this task does not exist"}, 404)
-        return JSONResponse(documents.task(self._without_rows(found[1])))
-
-    def _api_history(self, request: Request) -> Response:
-        query = request.query_params
-        states = [
-            state
-            for summary in self._collector.seen.summaries()
-            for state in summary.states
-            if state.run.table_name == query.get("name", "") and query.get("nodes") in (None, state.run.nodes)
-        ]
-        try:
-            runs = [documents.run(run) for state in states for run in self._runs(state, 1000)]
-        except StoreError as error:
-            return JSONResponse({"error": str(error), "cure": error.cure}, 503)
-        return JSONResponse({"runs": runs})
 
     def _missing(self, request: Request, error: Any) -> Response:
         if request.url.path.startswith("/api/"):
@@ -445,10 +350,6 @@ class Application:
 
     def _failed(self, request: Request, error: Any) -> Response:
         return PlainTextResponse("the server could not answer; its log has the reason\n", 500)
-
-
-def _scope(run: TableRun) -> tuple[str, str, str]:
-    return run.table_name, run.cluster_name, run.nodes
 
 
 def is_seen(request: Request) -> bool:

@@ -16,6 +16,11 @@ _MOST = 20
 def attention(seen: Seen) -> list[Cell]:
     """Return what needs attention, the worst first."""
     found = [*_parts(seen), *_tables(seen), *_validations(seen), *_tubes(seen), *_syncs(seen), *_tasks(seen)]
+    found += [
+        Cell(f"doctor: {each.check} {each.where}: {each.message}", "/doctor", "trouble", note=each.cure)
+        for each in seen.doctor.value or ()
+        if each.level == "FAIL"
+    ]
     return sorted(found, key=lambda cell: cell.tone != "trouble")
 
 
@@ -29,10 +34,9 @@ def _parts(seen: Seen) -> Iterator[Cell]:
 
 
 def _tables(seen: Seen) -> Iterator[Cell]:
-    states = [state for summary in seen.summaries() for state in summary.states]
     for verdict in (INCOMPLETE, DIFFER):
         tone = verdict_tone(verdict)
-        chosen = [state.run for state in states if state.run.verdict == verdict]
+        chosen = [state.run for state in seen.states if state.run.verdict == verdict]
         for run in chosen[:_MOST]:
             unit = "block" if run.mode == "check" else "row"
             count = f", {counted(run.differences, unit)}" if run.differences else ""
@@ -58,17 +62,15 @@ def _validations(seen: Seen) -> Iterator[Cell]:
 
 def _tubes(seen: Seen) -> Iterator[Cell]:
     for tube in seen.tubes():
-        address = link_to("/tube", node=tube.node, name=tube.info.tube)
+        address = link_to("/tube", node=tube.node, name=tube.name)
         letters = int(tube.total("dead_letters"))
         if letters:
-            yield Cell(f"tube {tube.info.tube}: {counted(letters, 'dead letter')}", address, "differ")
+            yield Cell(f"tube {tube.name}: {counted(letters, 'dead letter')}", address, "differ")
         for table in tube.info.tables:
             if table.problem:
-                yield Cell(f"tube {tube.info.tube}: {table.table}: {table.problem}", address, "trouble")
+                yield Cell(f"tube {tube.name}: {table.table}: {table.problem}", address, "trouble")
         if tube.backlog and not any(row.worker for row in tube.stats):
-            yield Cell(
-                f"tube {tube.info.tube}: {counted(tube.backlog, 'key')} wait, and no worker runs", address, "differ"
-            )
+            yield Cell(f"tube {tube.name}: {counted(tube.backlog, 'key')} wait, and no worker runs", address, "differ")
 
 
 def _syncs(seen: Seen) -> Iterator[Cell]:
@@ -78,6 +80,9 @@ def _syncs(seen: Seen) -> Iterator[Cell]:
         if sync.status is not None:
             reasons += [reason for reason in (sync.status.problem, sync.status.lost) if reason]
             reasons += [str(problem) for problem in (sync.status.known.aside if sync.status.known else ())]
+            waiting = sync.status.waiting
+            if waiting and waiting[1] and not sync.status.running:
+                yield Cell(f"{name}: {counted(waiting[1], 'key')} wait, and it does not run", "/syncs", "differ")
         yield from (Cell(f"{name}: {reason}", "/syncs", "trouble") for reason in reasons)
 
 

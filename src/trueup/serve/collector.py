@@ -18,6 +18,7 @@ from typing import Any
 from trueup.config.model import Config
 from trueup.config.secrets import mask
 from trueup.engine.failures import error_of
+from trueup.errors import TrueupError
 from trueup.serve import sources
 from trueup.serve.model import NodeSeen, Part, Seen, Trend
 
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 _DOCTOR_SECONDS = 600.0
 _SCHEDULE_SECONDS = 15.0
 _STOP_SECONDS = 5.0
+# A read that takes longer has no result: what is shown is old.
+LATE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Collector:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._trends: dict[tuple[str, ...], Trend] = {}
+        # Reads that have not ended: since when (of a clock that never jumps), and after how many seconds they are late.
+        self._reads: dict[tuple[str, str, Any], tuple[float, float]] = {}
         nodes = sources.node_names(scope.config, scope.nodes)
         self._has_schedule = bool(scope.verbs and scope.config.path is not None and scope.stores)
         self.seen = Seen(
@@ -63,12 +68,12 @@ class Collector:
 
     def start(self) -> None:
         """Start the threads."""
+        self._start("late", self._watch)
         scope, config = self.scope, self.scope.config
         for path in scope.stores:
             self._every(scope.interval, f"store {path}", partial(sources.read_store, path), "stores", path)
         for name in self.seen.nodes:
-            read = partial(sources.read_node, config.nodes[name])
-            self._every(scope.interval, f"node {name}", read, "nodes", name)
+            self._every(scope.interval, f"node {name}", partial(self._read_node, name), "nodes", name)
         if self.seen.nodes:
             self._every(scope.interval, "syncs", lambda: sources.read_syncs(config, self.seen), "syncs")
         if self._has_schedule:
@@ -89,6 +94,9 @@ class Collector:
         with self._lock:
             return {key: trend.values() for key, trend in self._trends.items()}
 
+    def _read_node(self, name: str) -> NodeSeen:
+        return sources.read_node(self.scope.config.nodes[name], self.seen.nodes[name].value)
+
     def _every(self, seconds: float, name: str, read: Callable[[], Any], field: str, key: Any = None) -> None:
         # Sources are not read in step. A generator of its own: the program may have seeded the shared one.
         jitter = random.Random()
@@ -96,21 +104,43 @@ class Collector:
         def loop() -> None:
             while not self._stopping.is_set():
                 began = time.time()
+                self._reads[name, field, key] = time.monotonic(), max(LATE_SECONDS, seconds)
                 self._refresh(name, read, field, key)
                 # A source that is slow is read less often.
                 took = time.time() - began
                 self._stopping.wait(max(seconds, took) * jitter.uniform(0.95, 1.05))
 
-        thread = threading.Thread(target=loop, name=f"trueup {name}", daemon=True)
+        self._start(name, loop)
+
+    def _start(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=f"trueup {name}", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _watch(self) -> None:
+        """Mark sources whose read does not end: a server that hangs accepts connections and says nothing."""
+        while not self._stopping.wait(min(1.0, LATE_SECONDS / 4)):
+            for (name, field, key), (since, limit) in list(self._reads.items()):
+                if time.monotonic() - since > limit:
+                    error = TrueupError(f"no answer for more than {limit:g} s", cure="check the server and the network")
+                    self._keep(name, None, error, field, key, is_late=True)
 
     def _refresh(self, name: str, read: Callable[[], Any], field: str, key: Any) -> None:
         try:
             value, failure = read(), None
         except Exception as error:
             value, failure = None, error_of(error)
+        self._keep(name, value, failure, field, key)
+
+    def _keep(
+        self, name: str, value: Any, failure: TrueupError | None, field: str, key: Any, *, is_late: bool = False
+    ) -> None:
         with self._lock:
+            if is_late and (name, field, key) not in self._reads:
+                # It has ended meanwhile.
+                return
+            if not is_late:
+                self._reads.pop((name, field, key), None)
             before: Part[Any] = getattr(self.seen, field) if key is None else getattr(self.seen, field)[key]
             part = self._part(before, value, failure)
             whole: Any = part if key is None else {**getattr(self.seen, field), key: part}
@@ -131,7 +161,7 @@ class Collector:
         except Exception:
             _log.exception("a change of %s could not be processed", name)
 
-    def _part(self, before: Part[Any], value: Any, failure: Any) -> Part[Any]:
+    def _part(self, before: Part[Any], value: Any, failure: TrueupError | None) -> Part[Any]:
         now = time.time()
         if failure is not None:
             return replace(before, tried_at=now, error=mask(str(failure)), cure=mask(failure.cure))
@@ -145,7 +175,7 @@ class Collector:
             self._note((*place, "pending"), at, status.total("pending"))
             self._note((*place, "errors"), at, status.open_errors)
         for tube in node.tubes:
-            place = ("tube", node.node, tube.info.tube)
+            place = ("tube", node.node, tube.name)
             self._note((*place, "backlog"), at, tube.backlog)
             self._note((*place, "rate"), at, tube.total("keys_per_second"))
 

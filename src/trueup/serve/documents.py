@@ -29,10 +29,9 @@ def overview(seen: Seen, *, show_rows: bool) -> dict[str, Any]:
 
 def tables(seen: Seen, *, show_rows: bool) -> dict[str, Any]:
     """Return the state of every table."""
-    states = [state for summary in seen.summaries() for state in summary.states]
     rows = [
         {**run(state.run), "matched_at": state.matched_at, "runs": state.runs, "rows_total": state.rows_total}
-        for state in states
+        for state in seen.states
     ]
     return {"tables": rows}
 
@@ -158,7 +157,8 @@ def _list(schema: dict[str, Any]) -> dict[str, Any]:
 _RUN = {
     "task_id": _TEXT, "cluster_name": _TEXT, "nodes": _TEXT, "table_name": _TEXT,
     "mode": {"enum": ["diff", "check", "rerun"]}, "is_whole": {"type": "boolean"},
-    "verdict": {"enum": ["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]}, "differences": _maybe(_NUMBER), "kinds": _MAP,
+    "verdict": {"enum": ["MATCH", "ACCEPTED", "RESOLVED", "DIFFER", "INCOMPLETE"]},
+    "differences": _maybe(_NUMBER), "kinds": _MAP,
     "positions": _MAP, "rows": _NUMBER, "seconds": _REAL, "started_at": _TIME, "finished_at": _TIME,
 }  # fmt: skip
 _TASK = {

@@ -123,7 +123,8 @@ class Guard:
 
     async def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that is refused, or None."""
-        headers, path = request.headers, request.url.path
+        # Not of `request.url`, which contains the Host header.
+        headers, path = request.headers, str(request.scope["path"])
         if not self._is_allowed_host(headers.getlist("host")):
             text = "this name of the server is not allowed; allow it with --allow-host\n"
             return PlainTextResponse(text, 421, {"connection": "close"})
@@ -170,7 +171,7 @@ class Guard:
             await self.wrong_token()
         if not self._options.tokens:
             return PlainTextResponse("requests must come through the proxy that names the user\n", 403)
-        if request.url.path.startswith(_FOR_PROGRAMS) or request.method == "POST":
+        if request.scope["path"].startswith(_FOR_PROGRAMS) or request.method == "POST":
             return PlainTextResponse("a token is needed\n", 401, {"www-authenticate": 'Bearer realm="trueup"'})
         return RedirectResponse("/login", 303)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -70,10 +71,10 @@ def _build() -> Iterator[Metric]:
 
 
 def _sources(seen: Seen) -> Iterator[Metric]:
-    up = _gauge("trueup_source_up", "Whether a source (task store, node) could be read the last time.", "source")
+    up = _gauge("trueup_source_up", "Whether a source (task store, node) was read completely the last time.", "source")
     read = _gauge("trueup_source_last_read_timestamp_seconds", "When a source was read the last time.", "source")
     for part in seen.parts:
-        up.add_metric([part.name], 0 if part.error or not part.seen_at else 1)
+        up.add_metric([part.name], 1 if part.is_complete else 0)
         if part.seen_at:
             read.add_metric([part.name], part.seen_at)
     yield up
@@ -89,9 +90,9 @@ def scope_label(state: TableState, config: Config) -> str:
 
 
 def _newest(seen: Seen, config: Config) -> Mapping[tuple[str, str], TableState]:
-    """Return the tables by cluster and name; several stores may have the same table."""
+    """Return the tables by cluster and name."""
     found: dict[tuple[str, str], TableState] = {}
-    for state in (state for summary in seen.summaries() for state in summary.states):
+    for state in seen.states:
         key = scope_label(state, config), state.run.table_name
         if key not in found or found[key].run.finished_at < state.run.finished_at:
             found[key] = state
@@ -119,7 +120,7 @@ def _tables(seen: Seen, config: Config) -> Iterator[Metric]:
         rows.add_metric([cluster, table], state.rows_total)
         for pair, kinds in state.run.kinds.items():
             # Two clusters may have the same pair of nodes: the newest run counts.
-            for kind in KINDS if state.run.mode != "check" else ():
+            for kind in (*KINDS, "accepted") if state.run.mode != "check" else ():
                 key = (pair, table, kind)
                 if key not in counts or counts[key][0] < state.run.finished_at:
                     counts[key] = state.run.finished_at, kinds.get(kind, 0)
@@ -146,6 +147,14 @@ def _tasks(seen: Seen) -> Iterator[Metric]:
     for labels, count in counts.items():
         tasks.add_metric(list(labels), count)
     yield tasks
+    failed = _gauge("trueup_tasks_last_failed_timestamp_seconds", "Last end of a task that failed in two days.", "type")
+    ends: dict[str, float] = {}
+    for task in (task for summary in seen.summaries() for task in summary.failed):
+        end = seconds_of(task.finished_at or task.started_at)
+        ends[task.task_type] = max(end, ends.get(task.task_type, 0.0))
+    for kind, end in ends.items():
+        failed.add_metric([kind], end)
+    yield failed
     pause = HistogramMetricFamily("trueup_switchover_pause_seconds", "Pauses of switchovers and rehearsals.")
     buckets = [(str(limit), float(sum(1 for value in pauses if value <= limit))) for limit in BUCKETS]
     pause.add_metric([], [*buckets, ("+Inf", float(len(pauses)))], sum(pauses))
@@ -155,16 +164,21 @@ def _tasks(seen: Seen) -> Iterator[Metric]:
 def _validations(seen: Seen) -> Iterator[Metric]:
     where = ("validation", "node")
     up = _gauge("trueup_validation_running", "Whether a process runs the validation.", *where)
+    finished = _gauge("trueup_validation_finished", "Whether everything before its cut-over is decided.", *where)
     errors = _gauge("trueup_validation_errors", "Rows that stayed wrong.", "validation", "node", "table", "kind")
     pending = _gauge("trueup_validation_pending_keys", "Changed rows that are not proven yet.", *where)
     lag_bytes = _gauge("trueup_validation_lag_bytes", "Log between the source and what was read.", *where)
     lag = _gauge("trueup_validation_lag_seconds", "Age of the oldest change that was not read.", *where)
     position = _gauge("trueup_validation_position", "Position before which all changes are proven or errors.", *where)
     blind = _gauge("trueup_validation_unchecked", "Reasons why something is not checked.", *where)
+    oldest = _gauge(
+        "trueup_scrub_oldest_block_timestamp_seconds", "When the oldest block of a table was hashed.", *where, "table"
+    )
     retained = _gauge("trueup_slot_retained_bytes", "Log that a server keeps for a slot.", "node", "slot")
     for validation in seen.validations():
         status, labels = validation.status, [validation.status.name, validation.meta]
         up.add_metric(labels, 1 if status.state == "running" else 0)
+        finished.add_metric(labels, 1 if status.is_finished else 0)
         pending.add_metric(labels, status.total("pending"))
         blind.add_metric(labels, len(status.blind_spots))
         for metric, value in ((lag_bytes, status.lag_bytes), (lag, status.lag_seconds)):
@@ -175,10 +189,13 @@ def _validations(seen: Seen) -> Iterator[Metric]:
         for table in status.tables:
             for kind in KINDS:
                 errors.add_metric([*labels, table.source, kind], table.errors_by_kind.get(kind, 0))
+            if table.oldest_block_at:
+                hashed_at = datetime.fromisoformat(table.oldest_block_at).timestamp()
+                oldest.add_metric([*labels, table.source], hashed_at)
     for slot in seen.slots():
         if slot.retained_bytes is not None:
             retained.add_metric([slot.node, slot.slot], max(0, slot.retained_bytes))
-    yield from (up, errors, pending, lag_bytes, lag, position, blind, retained)
+    yield from (up, finished, errors, pending, lag_bytes, lag, position, blind, oldest, retained)
 
 
 def _tubes(seen: Seen) -> Iterator[Metric]:
@@ -189,7 +206,7 @@ def _tubes(seen: Seen) -> Iterator[Metric]:
     letters = _gauge("trueup_tube_dead_letters", "Keys that could not be delivered.", *where)
     workers = _gauge("trueup_tube_workers", "Partitions that a worker holds.", *where)
     for tube in seen.tubes():
-        labels = [tube.info.tube, tube.node]
+        labels = [tube.name, tube.node]
         backlog.add_metric(labels, tube.backlog)
         oldest.add_metric(labels, max((row.oldest_live_s or 0.0 for row in tube.stats), default=0.0))
         delivered.add_metric(labels, tube.total("keys_done"))

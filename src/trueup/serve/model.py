@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from trueup.capture.triggers.model import Stats, TubeInfo
 from trueup.store.browse import Summary
+from trueup.store.history import TableState
 from trueup.verbs.doctor.model import Finding
 from trueup.verbs.schedule.listing import Due
 from trueup.verbs.switchover.status import SwitchStatus
@@ -19,6 +21,8 @@ from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.status import Status
 
 T = TypeVar("T")
+# The schema of tubes unless another one is chosen.
+TUBES = "tube"
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Part(Generic[T]):
     tried_at: float = 0.0
     error: str = ""
     cure: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the source was read, the last time completely."""
+        return bool(self.seen_at) and not self.error and not getattr(self.value, "problems", ())
 
 
 @dataclass(frozen=True)
@@ -50,12 +59,18 @@ class TubeSeen:
     node: str
     info: TubeInfo
     stats: tuple[Stats, ...]
+    schema: str = TUBES
     # The newest keys that could not be delivered.
     letters: tuple[Letter, ...] = ()
 
     def total(self, *names: str) -> float:
         """Return the sum of attributes of `Stats` over all partitions."""
         return sum(getattr(row, name) or 0 for row in self.stats for name in names)
+
+    @property
+    def name(self) -> str:
+        """The name of the tube; with its schema, if that is not the usual one."""
+        return self.info.tube if self.schema == TUBES else f"{self.schema}.{self.info.tube}"
 
     @property
     def backlog(self) -> int:
@@ -85,6 +100,7 @@ class NodeSeen:
     slots: tuple[SlotSeen, ...] = ()
     # Syncs into this database: their name, and the identity of the source.
     syncs: tuple[tuple[str, str], ...] = ()
+    # Why something of it is as it was before, although the node answers.
     problems: tuple[str, ...] = ()
 
 
@@ -122,6 +138,15 @@ class Seen:
         """Return the summaries of the stores that were read."""
         return [part.value for part in self.stores.values() if part.value is not None]
 
+    @cached_property
+    def states(self) -> tuple[TableState, ...]:
+        """The tables of all stores; if several stores have a table, the newest of their verdicts counts."""
+        found: dict[tuple[str, str, str], TableState] = {}
+        for state in (state for summary in self.summaries() for state in summary.states):
+            key = state.run.table_name, state.run.cluster_name, state.run.nodes
+            found[key] = _merged(found[key], state) if key in found else state
+        return tuple(found.values())
+
     def validations(self) -> list[ValidationSeen]:
         """Return the validations of all nodes; names of nodes may stand for the same database."""
         found: dict[tuple[str, str], ValidationSeen] = {}
@@ -137,7 +162,7 @@ class Seen:
         for part in self.nodes.values():
             if part.value is not None:
                 for tube in part.value.tubes:
-                    found.setdefault((part.value.identity, tube.info.tube), tube)
+                    found.setdefault((part.value.identity, tube.name), tube)
         return list(found.values())
 
     def slots(self) -> list[SlotSeen]:
@@ -148,6 +173,12 @@ class Seen:
                 for slot in part.value.slots:
                     found.setdefault((part.value.identity, slot.slot), slot)
         return list(found.values())
+
+
+def _merged(one: TableState, other: TableState) -> TableState:
+    newest = max(one.run, other.run, key=lambda run: run.finished_at)
+    matched = max(filter(None, (one.matched_at, other.matched_at)), default=None)
+    return TableState(newest, matched, one.runs + other.runs, one.rows_total + other.rows_total)
 
 
 class Trend:

@@ -13,10 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.message import EmailMessage
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -25,6 +23,7 @@ from trueup.errors import StoreError
 from trueup.serve.alert_rules import ONCE, known, raised
 from trueup.serve.alert_settings import AlertSettings, Target
 from trueup.serve.model import Seen
+from trueup.serve.publish import with_login
 from trueup.store import TaskStore
 from trueup.store.alerts import Change
 
@@ -46,7 +45,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 @dataclass
 class Alerts:
-    """Raises and resolves alerts; what was sent is in the task store, so that no process sends it twice."""
+    """Raises and resolves alerts; what was sent to which target is in the task store, for all processes."""
 
     settings: AlertSettings
     store: Path
@@ -54,16 +53,49 @@ class Alerts:
     def process(self, seen: Seen, *, seconds: float = TARGET_SECONDS) -> list[Change]:
         """Send what changed since the last call of any process, in at most `seconds`; return what was sent."""
         texts = {key: (alert.text, alert.state) for key, alert in raised(seen, self.settings).items()}
-        if not self.store.exists():
+        if not texts and not self.store.exists():
             return []
+        # A machine that only watches has no task store yet: it is created.
         with TaskStore(self.store) as store:
-            changes = store.change_alerts(texts, known(seen), once=ONCE, repeat_after=self.settings.repeat_after)
-        changes = [change for change in changes if change.how != "resolved" or self.settings.resolved]
-        if changes and not send(self.settings.targets, changes, seconds=seconds):
+            names = [target.name for target in self.settings.targets]
+            changes = store.claim_alerts(names, texts, known(seen), once=ONCE, repeat_after=self.settings.repeat_after)
+            silent = [change for change in changes if change.how == "resolved" and not self.settings.resolved]
+            store.confirm_alerts(silent)
+        return self._send([change for change in changes if change not in silent], seconds)
+
+    def _send(self, changes: Sequence[Change], seconds: float) -> list[Change]:
+        """Send the changes to their targets, all at once; return those that were accepted in time."""
+        sent: list[Change] = []
+
+        def attempt(target: Target, own: Sequence[Change]) -> None:
+            try:
+                deliver(target, own)
+            except Exception as error:
+                _log.warning("the alert target %s cannot be reached: %s", target.name, _reason(target, error))
+                self._end(own, is_sent=False)
+            else:
+                self._end(own, is_sent=True)
+                sent.extend(own)
+
+        threads = {}
+        for target in self.settings.targets:
+            if own := [change for change in changes if change.target == target.name]:
+                threads[target.name] = threading.Thread(target=attempt, args=(target, own), daemon=True)
+                threads[target.name].start()
+        deadline = time.monotonic() + seconds
+        for name, thread in threads.items():
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                # It may still succeed. Else the claim ends, and another process or call sends it.
+                _log.warning("the alert target %s did not answer in %g s", name, seconds)
+        return list(sent)
+
+    def _end(self, changes: Sequence[Change], *, is_sent: bool) -> None:
+        try:
             with TaskStore(self.store) as store:
-                store.undo_alerts(changes)
-            return []
-        return changes
+                (store.confirm_alerts if is_sent else store.release_alerts)(changes)
+        except StoreError as error:
+            _log.warning("what was sent is not recorded, and may be sent again: %s", error)
 
 
 class Watcher:
@@ -100,28 +132,6 @@ class Watcher:
                     _log.exception("alerts are not sent")
 
 
-def send(targets: Sequence[Target], changes: Sequence[Change], *, seconds: float) -> bool:
-    """Send the changes to all targets at once; return whether at least one of them got it in time."""
-    reached: list[str] = []
-
-    def attempt(target: Target) -> None:
-        try:
-            _send(target, changes)
-            reached.append(target.name)
-        except (OSError, URLError, HTTPException, smtplib.SMTPException, subprocess.SubprocessError) as error:
-            _log.warning("the alert target %s cannot be reached: %s", target.name, _reason(target, error))
-
-    threads = [threading.Thread(target=attempt, args=(target,), daemon=True) for target in targets]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + seconds
-    for target, thread in zip(targets, threads, strict=True):
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            _log.warning("the alert target %s did not answer in %g s", target.name, seconds)
-    return bool(reached)
-
-
 def _reason(target: Target, error: Exception) -> str:
     """Return the message of an error without the address, which may contain a secret."""
     if isinstance(error, subprocess.CalledProcessError):
@@ -129,8 +139,10 @@ def _reason(target: Target, error: Exception) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"the command took more than {error.timeout:g} s"
     text = mask(str(error))
-    for secret in filter(None, (target.webhook, target.smtp, urlsplit(target.webhook).path)):
-        text = text.replace(secret, "***")
+    for address in filter(None, (target.webhook, target.smtp)):
+        split = urlsplit(address)
+        for secret in filter(None, (address, split.path.strip("/"), split.query, split.password)):
+            text = text.replace(secret, "***").replace(unquote(secret), "***")
     return text
 
 
@@ -151,10 +163,13 @@ def document(changes: Sequence[Change]) -> dict[str, Any]:
     return {"text": text, "host": socket.gethostname(), "alerts": alerts}
 
 
-def _send(target: Target, changes: Sequence[Change]) -> None:
+def deliver(target: Target, changes: Sequence[Change]) -> None:
+    """Send changes to one target; raises what it raises."""
     if target.webhook:
         body = json.dumps(document(changes)).encode()
-        request = Request(target.webhook, body, {"content-type": "application/json", "user-agent": "trueup"})
+        address, headers = with_login(target.webhook)
+        headers |= {"content-type": "application/json", "user-agent": "trueup"}
+        request = Request(address, body, headers)
         with build_opener(_NoRedirect).open(request, timeout=TARGET_SECONDS) as answer:
             answer.read(1000)
     elif target.command:

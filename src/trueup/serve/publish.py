@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from base64 import b64encode
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import Request, urlopen
 
 from trueup.config.files import PartFile
@@ -43,13 +44,24 @@ def write_textfile(path: Path, text: bytes) -> None:
             part.discard()
 
 
+def with_login(address: str) -> tuple[str, dict[str, str]]:
+    """Return an address of HTTP without user and password, and the header that sends them."""
+    split = urlsplit(address)
+    if "@" not in split.netloc:
+        return address, {}
+    login = f"{unquote(split.username or '')}:{unquote(split.password or '')}"
+    bare = split._replace(netloc=split.netloc.rpartition("@")[2]).geturl()
+    return bare, {"authorization": f"Basic {b64encode(login.encode()).decode()}"}
+
+
 def push_metrics(address: str, text: bytes) -> None:
     """Replace the metrics of this machine on a push gateway."""
     split = urlsplit(address)
     if split.scheme not in ("http", "https") or not split.hostname:
         raise ConfigError("--metrics-push: not an address of HTTP", cure="write http://host:9091")
-    where = f"{address.rstrip('/')}/metrics/job/trueup/instance/{quote(socket.gethostname(), safe='')}"
-    request = Request(where, text, {"content-type": CONTENT_TYPE}, method="PUT")
+    bare, headers = with_login(address)
+    where = f"{bare.rstrip('/')}/metrics/job/trueup/instance/{quote(socket.gethostname(), safe='')}"
+    request = Request(where, text, {**headers, "content-type": CONTENT_TYPE}, method="PUT")
     try:
         with urlopen(request, timeout=_SECONDS) as answer:
             answer.read(1000)

@@ -6,6 +6,7 @@ Only a task store is maintained, as by every command: tasks whose process has di
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,14 +15,16 @@ import psycopg
 from trueup.api.doctor import doctor
 from trueup.capture.triggers import tubes
 from trueup.capture.triggers.install import installed_version
-from trueup.capture.triggers.session import Session
+from trueup.capture.triggers.session import Session, is_schema_name
 from trueup.config.address import POSTGRESQL
 from trueup.config.model import Config, Node
+from trueup.config.secrets import mask
 from trueup.db.connection import Connection
 from trueup.db.database_identity import identity
 from trueup.db.node import connect, error_from_server
-from trueup.errors import StoreError, TrueupError
-from trueup.serve.model import NodeSeen, Seen, SlotSeen, SyncSeen, TubeSeen, ValidationSeen
+from trueup.db.trust import check_schema
+from trueup.errors import CheckFailed, StoreError, TrueupError
+from trueup.serve.model import TUBES, NodeSeen, Seen, SlotSeen, SyncSeen, TubeSeen, ValidationSeen
 from trueup.store import TaskStore
 from trueup.store.browse import Summary, summary
 from trueup.verbs.doctor.model import Finding
@@ -30,6 +33,7 @@ from trueup.verbs.schedule.listing import Due, due
 from trueup.verbs.switchover import status as switchover_status
 from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import status as sync_status
+from trueup.verbs.sync.model import LOG_SCHEMA
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.tube.letters import letters
 from trueup.verbs.validate.meta import open_meta
@@ -39,8 +43,16 @@ from trueup.verbs.validate.status import read_status
 # Errors of a validation, and dead letters of a tube, that a page lists.
 MAX_ERRORS = 200
 MAX_LETTERS = 100
-# The schema of tubes, and that of the change logs of syncs, which are shown as syncs.
-_TUBES = "tube"
+# Schemas that may have tubes. Those of the change logs of syncs are shown as syncs.
+_SCHEMAS = """
+SELECT n.nspname FROM pg_namespace n
+ WHERE n.nspname <> %(syncs)s
+   AND 3 = (SELECT count(*) FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r'
+               AND c.relname IN ('installation', 'tubes', 'sources'))
+ ORDER BY n.nspname
+"""
+# A page must never wait for a lock, and cannot write.
+_CAREFUL = "SET default_transaction_read_only = on; SET statement_timeout = '60s'; SET lock_timeout = '5s'"
 _SLOTS = """
 SELECT slot_name, active, pg_wal_lsn_diff(
            CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, restart_lsn
@@ -72,27 +84,50 @@ def read_store(path: Path) -> Summary:
     return summary(path)
 
 
-def read_node(node: Node) -> NodeSeen:
-    """Return what a node has. Raises NodeError if it does not answer; a part that fails is a problem of the result."""
-    problems: list[str] = []
+def read_node(node: Node, before: NodeSeen | None = None) -> NodeSeen:
+    """Return what a node has. Raises NodeError if it does not answer.
 
-    def attempt(read: Callable[[], Iterable[T]]) -> tuple[T, ...]:
+    A part that fails is a problem of the result, and stays as it was `before`: it is not gone.
+    """
+    problems: list[str] = []
+    old = before or NodeSeen(node.name)
+
+    def attempt(read: Callable[[], Iterable[T]], known: Iterable[T]) -> tuple[T, ...]:
         try:
             return tuple(read())
         except TrueupError as error:
-            problems.append(str(error))
-            return ()
+            problems.append(mask(str(error)))
+            return tuple(known)
 
     with connect(node, application="trueup serve") as connection:
         try:
             ident = identity(connection)
-            slots = attempt(lambda: _slots(node, connection))
-            syncs = attempt(lambda: _syncs(node, connection))
+            if ident != old.identity:
+                # Another database has the name of the node now.
+                old = NodeSeen(node.name)
+            slots = attempt(lambda: _slots(node, connection), old.slots)
+            syncs = attempt(lambda: _syncs(node, connection), old.syncs)
+            schemas = _tube_schemas(connection)
         except psycopg.Error as error:
             raise error_from_server(error, node) from error
-    validations = attempt(lambda: _validations(node))
-    found = attempt(lambda: _tubes(node))
-    return NodeSeen(node.name, ident, validations, found, slots, syncs, tuple(problems))
+    validations = attempt(lambda: _validations(node), old.validations)
+    found: list[TubeSeen] = []
+    for schema in schemas:
+        found += attempt(partial(_tubes, node, schema), [tube for tube in old.tubes if tube.schema == schema])
+    return NodeSeen(node.name, ident, validations, tuple(found), slots, syncs, tuple(problems))
+
+
+def _tube_schemas(connection: Connection) -> list[str]:
+    """Return the schemas with tubes; one that a role which is not trusted could have prepared is left alone."""
+    names = [str(name) for (name,) in connection.execute(_SCHEMAS, {"syncs": LOG_SCHEMA})]
+    return [name for name in names if name == TUBES or _is_trusted(connection, name)]
+
+
+def _is_trusted(connection: Connection, schema: str) -> bool:
+    try:
+        return is_schema_name(schema) and check_schema(connection, schema)
+    except CheckFailed:
+        return False
 
 
 def _slots(node: Node, connection: Connection) -> tuple[SlotSeen, ...]:
@@ -121,15 +156,16 @@ def _validations(node: Node) -> Iterator[ValidationSeen]:
             yield ValidationSeen(node.name, status, tuple(errors))
 
 
-def _tubes(node: Node) -> Iterator[TubeSeen]:
-    with Session(node, _TUBES) as session:
+def _tubes(node: Node, schema: str) -> Iterator[TubeSeen]:
+    with Session(node, schema) as session:
+        session.connection.execute(_CAREFUL)
         if installed_version(session) is None:
             return
         stats = tubes.stats(session)
         for info in tubes.list_tubes(session):
             own = tuple(row for row in stats if row.tube == info.tube)
             refused = letters(session, info.tube, limit=MAX_LETTERS) if any(row.dead_letters for row in own) else ()
-            yield TubeSeen(node.name, info, own, tuple(refused))
+            yield TubeSeen(node.name, info, own, schema, tuple(refused))
 
 
 def read_syncs(config: Config, seen: Seen) -> tuple[SyncSeen, ...]:
@@ -160,11 +196,11 @@ def _sync(config: Config, sync: str, source: str, target: str) -> SyncSeen | Non
     try:
         status = sync_status.status(SyncRequest(first, second, Scope(sync)))
     except TrueupError as error:
-        problem = str(error)
+        problem = mask(str(error))
     try:
         switchover = switchover_status.status(SwitchoverRequest(sync, first, second))
     except TrueupError as error:
-        problem = problem or str(error)
+        problem = problem or mask(str(error))
     has_pointer = switchover is not None and any(side.pointer for side in switchover.sides)
     if status is None and not has_pointer and "does not exist" in problem:
         # It was finished or dropped; only its tasks name it.

@@ -147,7 +147,13 @@ def link_to(path: str, **query: str) -> str:
     return quote(path, safe="/") + (f"?{urlencode(values)}" if values else "")
 
 
-_TONES: dict[str, Tone] = {"MATCH": "good", "DIFFER": "differ", "INCOMPLETE": "trouble", "RESOLVED": "plain"}
+_TONES: dict[str, Tone] = {
+    "MATCH": "good",
+    "DIFFER": "differ",
+    "INCOMPLETE": "trouble",
+    "RESOLVED": "plain",
+    "ACCEPTED": "plain",
+}
 _STATUS_TONES: dict[str, Tone] = {"RUNNING": "plain", "COMPLETED": "", "FAILED": "trouble", "INTERRUPTED": "differ"}
 
 

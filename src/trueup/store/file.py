@@ -17,7 +17,10 @@ BUSY_SECONDS = 10.0
 # "true" in ASCII, in the file header: distinguishes the task store from databases of other programs.
 APPLICATION_ID = 0x74727565
 # The script at index n upgrades a file from version n to version n + 1. Append only.
-STEPS = ("schema.sql", "steering.sql", "history.sql", "browse.sql")
+STEPS = (
+    *("schema.sql", "steering.sql", "history.sql", "browse.sql", "accepted.sql", "alerts.sql"),
+    "statements.sql",
+)
 VERSION = len(STEPS)
 
 _ELSEWHERE = "set TRUEUP_TASKS_DB to another file"

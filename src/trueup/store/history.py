@@ -13,7 +13,7 @@ from trueup.store.values import from_json, to_json
 
 ONE_TABLE = ("TABLE_DIFF", "TABLE_CHECK", "TABLE_RERUN")
 MANY_TABLES = ("TABLES_DIFF", "TABLES_CHECK")
-MATCH, DIFFER, INCOMPLETE = "MATCH", "DIFFER", "INCOMPLETE"
+MATCH, ACCEPTED, DIFFER, INCOMPLETE = "MATCH", "ACCEPTED", "DIFFER", "INCOMPLETE"
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class TableRun:
     seconds: float
     started_at: str
     finished_at: str
+
+    @property
+    def accepted(self) -> int:
+        """The accepted differences of all pairs of nodes."""
+        return sum(counts.get("accepted", 0) for counts in self.kinds.values())
 
     @property
     def is_proof(self) -> bool:
@@ -105,17 +110,23 @@ def _add(connection: sqlite3.Connection, run: TableRun, *, has_result: bool) -> 
     # A task that is resumed ends a second time.
     ident = {"task_id": run.task_id, "table_name": run.table_name}
     same = "FROM table_runs WHERE task_id = :task_id AND table_name = :table_name"
-    before = connection.execute(f"SELECT rows {same}", ident).fetchall()
+    before = connection.execute(f"SELECT seq, rows {same}", ident).fetchall()
+    decided = connection.execute(f"SELECT decided_by FROM table_states WHERE {scope}", where).fetchone()
+    was_deciding = decided is not None and decided[0] in [old["seq"] for old in before]
     connection.execute(f"DELETE {same}", ident)
     row = {**vars(run), "kinds": to_json(run.kinds), "positions": to_json(run.positions)}
     seq = connection.execute(_sql("run"), row).lastrowid
     state = {
         **where,
         "seq": seq,
-        "decides": run.is_whole or run.verdict == DIFFER or bool(before),
+        "decides": run.is_whole or run.verdict == DIFFER or was_deciding,
         "matched_at": run.started_at if run.is_proof else None,
-        "rows": max(0, run.rows - sum(int(old[0]) for old in before)),
+        "rows": max(0, run.rows - sum(int(old["rows"]) for old in before)),
     }
+    if was_deciding and not (run.is_whole or run.verdict == DIFFER):
+        # A part that is equal now says nothing about the table: the run before decides again.
+        earlier = connection.execute(_sql("earlier"), state).fetchone()
+        state["seq"] = earlier["seq"] or seq
     connection.execute(_sql("state"), state)
     if before:
         connection.execute(f"UPDATE table_states SET runs = runs - 1 WHERE {scope}", where)

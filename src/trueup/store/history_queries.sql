@@ -17,6 +17,12 @@ ON CONFLICT (table_name, cluster_name, nodes) DO UPDATE SET
     runs = runs + 1,
     rows_total = rows_total + excluded.rows_total
 
+-- name: earlier
+-- The last run that decides the verdict of a table.
+SELECT max(seq) AS seq FROM table_runs
+ WHERE table_name = :table_name AND cluster_name = :cluster_name AND nodes = :nodes AND seq <> :seq
+   AND (is_whole OR verdict = 'DIFFER')
+
 -- name: states
 -- Differences and problems first, then the oldest proof.
 SELECT s.table_name, s.cluster_name, s.nodes, s.matched_at, s.runs, s.rows_total, r.task_id, r.mode, r.is_whole, r.verdict,

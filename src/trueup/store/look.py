@@ -1,4 +1,4 @@
-"""Read-only access to the task store: the file is not created, upgraded or swept."""
+"""Read-only access to the task store: the file is not created, upgraded or scrubbed."""
 
 from __future__ import annotations
 

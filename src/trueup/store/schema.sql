@@ -23,7 +23,7 @@ CREATE TABLE tasks (
     pid_space      TEXT NOT NULL,
     pid            INTEGER NOT NULL,
     pid_started    TEXT NOT NULL,
-    -- 1: marked as FAILED by a sweep. Its owner, if alive after all, may continue it.
+    -- 1: marked as FAILED by a scrub. Its owner, if alive after all, may continue it.
     lost           INTEGER NOT NULL DEFAULT 0
 );
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from trueup.errors import StoreError
-from trueup.store import alerts, history, times
+from trueup.store import accepted, alerts, history, statements, times
 from trueup.store.file import open_database, sql, tasks_db_path, transaction, translated
 from trueup.store.look import why_task_lost
 from trueup.store.owner import this_process
@@ -73,6 +73,9 @@ Tasks: TypeAlias = "list[Task]"
 States: TypeAlias = "list[history.TableState]"
 Runs: TypeAlias = "list[history.TableRun]"
 Changes: TypeAlias = "list[alerts.Change]"
+Acceptances: TypeAlias = "list[accepted.Acceptance]"
+Statements: TypeAlias = "list[statements.Issued]"
+AcceptedDifferences: TypeAlias = "list[accepted.AcceptedDifference]"
 
 
 class TaskStore:
@@ -244,6 +247,64 @@ class TaskStore:
         with self._reading() as connection:
             return history.runs(connection, table=table, cluster=cluster, nodes=nodes, limit=limit)
 
+    def accept(
+        self,
+        *,
+        table: str,
+        nodes: str,
+        scope: Mapping[str, Any],
+        reason: str,
+        by: str,
+        until: str | None,
+        task_id: str,
+        report: str,
+        differences: Iterable[accepted.AcceptedDifference],
+    ) -> accepted.Acceptance:
+        """Record differences of a table that are known and wanted."""
+        with self._writing() as connection:
+            return accepted.add(
+                connection,
+                table=table,
+                nodes=nodes,
+                scope=scope,
+                reason=reason,
+                by=by,
+                until=until,
+                task_id=task_id,
+                report=report,
+                differences=differences,
+            )
+
+    def acceptances(self, table: str | None = None) -> Acceptances:
+        """Return the acceptances of a table, or of all tables, the newest first; also those that are not in effect."""
+        with self._reading() as connection:
+            return accepted.listed(connection, table)
+
+    def accepted_differences(self, acceptance: accepted.Acceptance) -> AcceptedDifferences:
+        """Return the differences of an acceptance."""
+        with self._reading() as connection:
+            return accepted.differences(connection, acceptance)
+
+    def revoke(self, id_or_prefix: str, *, by: str) -> accepted.Acceptance:
+        """End an acceptance before its time."""
+        with self._writing() as connection:
+            return accepted.revoke(connection, id_or_prefix, by)
+
+    def issue(self, make: Callable[[statements.Issued | None, str], statements.Issued]) -> statements.Issued:
+        """Add a certificate to the chain of this store; `make` gets the last one and the id of the chain."""
+        with self._writing() as connection:
+            return statements.append(connection, make)
+
+    def issued(self) -> Statements:
+        """Return all certificates that were issued, the oldest first."""
+        with self._reading() as connection:
+            return statements.listed(connection)
+
+    def certificate(self, number: int) -> statements.Issued:
+        """Return a certificate by its number. Raises StoreError if there is none."""
+        with self._reading() as connection:
+            return statements.get(connection, number)
+
     def ended_before(self, moment: str) -> Tasks:
         """Return the tasks that ended before a time, the oldest first."""
         query = "SELECT * FROM tasks WHERE task_status <> 'RUNNING' AND finished_at < ? ORDER BY finished_at, seq"
@@ -262,28 +323,40 @@ class TaskStore:
         with self._writing() as connection:
             return history.forget(connection, moment)
 
-    def record_action(self, who: str, action: str, target: str, outcome: str) -> None:
-        """Record what a user of the web page requested, and what became of it."""
-        row = (times.now(), *(safe_text(text)[:1000] for text in (who, action, target, outcome)))
+    def record_action(self, who: str, action: str, target: str) -> int:
+        """Record what a user of the web page requests, before it is done; return the number of the record."""
+        row = (times.now(), *(safe_text(text)[:1000] for text in (who, action, target)))
         with self._writing() as connection:
-            connection.execute("INSERT INTO actions (at, who, action, target, outcome) VALUES (?, ?, ?, ?, ?)", row)
+            statement = "INSERT INTO actions (at, who, action, target, outcome) VALUES (?, ?, ?, ?, 'begun')"
+            return int(connection.execute(statement, row).lastrowid or 0)
 
-    def change_alerts(
+    def end_action(self, number: int, outcome: str) -> None:
+        """Record what became of an action."""
+        with self._writing() as connection:
+            connection.execute("UPDATE actions SET outcome = ? WHERE seq = ?", (safe_text(outcome)[:1000], number))
+
+    def claim_alerts(
         self,
+        targets: Iterable[str],
         raised: Mapping[str, tuple[str, str]],
         is_known: Callable[[str], bool],
         *,
         once: Sequence[str],
         repeat_after: float,
     ) -> Changes:
-        """Store the alerts that are raised now, and return what has to be sent: see `alerts.change`."""
+        """Claim what has to be sent to targets: see `alerts.claim`."""
         with self._writing() as connection:
-            return alerts.change(connection, raised, is_known, once=once, repeat_after=repeat_after)
+            return alerts.claim(connection, targets, raised, is_known, once=once, repeat_after=repeat_after)
 
-    def undo_alerts(self, changes: Sequence[alerts.Change]) -> None:
-        """Restore the alerts before changes that could not be sent."""
+    def confirm_alerts(self, changes: Sequence[alerts.Change]) -> None:
+        """Record that changes were sent."""
         with self._writing() as connection:
-            alerts.undo(connection, changes)
+            alerts.confirm(connection, changes)
+
+    def release_alerts(self, changes: Sequence[alerts.Change]) -> None:
+        """End the claim on changes that could not be sent."""
+        with self._writing() as connection:
+            alerts.release(connection, changes)
 
     def close(self) -> None:
         """Close the file. Unfinished tasks of this process stay RUNNING until the process ends."""

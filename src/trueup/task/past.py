@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.config.wording import counted
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed, ConfigError
 from trueup.report.json_reader import HOT, Keyed, open_report, showing
@@ -116,6 +117,9 @@ class Past:
             remarks.append("the earlier report is INCOMPLETE: only the keys that it lists are compared")
         elif self.summary.get("diff_row_limit_reached"):
             remarks.append("the earlier diff reached its limit of differences: there may be more than it lists")
+        accepted = sum(each["differences"] for each in self.summary.get("accepted", ()))
+        if accepted:
+            remarks.append(f"{counted(accepted, 'accepted difference')} of the earlier report are left alone")
         return remarks
 
 

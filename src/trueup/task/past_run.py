@@ -11,7 +11,7 @@ from typing import Any
 
 from trueup.errors import ConfigError
 from trueup.report.json_reader import showing
-from trueup.report.model import TableOutcome
+from trueup.report.model import AGREED, TableOutcome
 from trueup.store import TaskStore
 from trueup.task.past import is_path
 
@@ -32,7 +32,7 @@ class PastRun:
     @property
     def differing(self) -> tuple[TableOutcome, ...]:
         """The tables that did not match."""
-        return tuple(table for table in self.tables if table.verdict not in ("MATCH", "RESOLVED"))
+        return tuple(table for table in self.tables if table.verdict not in AGREED)
 
 
 def find_run(text: str, store: TaskStore) -> PastRun | None:

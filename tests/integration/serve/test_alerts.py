@@ -7,6 +7,7 @@ import socket
 import socketserver
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +33,7 @@ class Hook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         self.server.got.append(json.loads(body))  # type: ignore[attr-defined]
+        self.server.login = self.headers["authorization"]  # type: ignore[attr-defined]
         self.send_response(self.server.answer)  # type: ignore[attr-defined]
         self.send_header("location", "http://127.0.0.1:1/elsewhere")
         self.end_headers()
@@ -140,6 +142,9 @@ def test_what_cannot_be_seen_is_not_resolved(store: TaskStore, hook: Any) -> Non
         compared(other, "elsewhere", "MATCH")
         both = {path: Part("s", read_store(path), 1.0, 1.0) for path in (store.path, other.path)}
         assert [change.how for change in rules.process(Seen(stores=both))] == ["resolved"]
+    # The node answers, but its slots could not be read.
+    partly = Part("n1", NodeSeen("n1", "id", problems=("permission denied",)), 1.0, 1.0)
+    assert rules.process(seen(store, nodes={"n1": partly})) == []
     good = Part("n1", NodeSeen("n1", "id"), 1.0, 1.0)
     assert [change.how for change in rules.process(seen(store, nodes={"n1": good}))] == ["resolved"]
 
@@ -175,6 +180,70 @@ def test_a_target_that_refuses_is_tried_again(
     assert [change.how for change in rules.process(seen(store))] == ["raised"]
 
 
+def test_a_target_that_was_down_gets_it_later(store: TaskStore, hook: Any, tmp_path: Path) -> None:
+    """Another target that was reached does not get it again."""
+    flag, out = tmp_path / "up", tmp_path / "out"
+    command = Target("run", command=("sh", "-c", f"test -e {flag} && cat >> {out}"))
+    rules = alerts(store, Target("ops", webhook=hook.url), command, task_failed=False)
+    compared(store, "orders", "DIFFER", count=1)
+    assert [change.target for change in rules.process(seen(store))] == ["ops"]
+    assert rules.process(seen(store)) == []
+    flag.touch()
+    assert [change.target for change in rules.process(seen(store))] == ["run"]
+    assert rules.process(seen(store)) == []
+    assert len(hook.got) == 1
+    assert json.loads(out.read_text())["alerts"][0]["state"] == "raised"
+
+
+def test_a_process_that_is_killed_while_it_sends_loses_nothing(
+    store: TaskStore, hook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = alerts(store, Target("ops", webhook=hook.url), task_failed=False)
+    compared(store, "orders", "DIFFER", count=1)
+
+    def claim() -> list[Change]:
+        texts = {"verdict public.orders shop n1,n2": ("text", "DIFFER")}
+        return store.claim_alerts(["ops"], texts, lambda key: True, once=(), repeat_after=1e9)
+
+    # Claimed, and never confirmed: not sent by others for a while, then sent.
+    assert [change.how for change in claim()] == ["raised"]
+    assert rules.process(seen(store)) == []
+    monkeypatch.setattr("trueup.store.alerts.CLAIM_SECONDS", 0.0)
+    assert [change.how for change in rules.process(seen(store))] == ["raised"]
+    # The same when it is resolved.
+    compared(store, "orders", "MATCH")
+    resolved = store.claim_alerts(["ops"], {}, lambda key: True, once=(), repeat_after=1e9)
+    assert [change.how for change in resolved] == ["resolved"]
+    assert [change.how for change in rules.process(seen(store))] == ["resolved"]
+    assert rules.process(seen(store)) == []
+    # An alert that was over before anyone got it is no news.
+    assert [change.how for change in claim()] == ["raised"]
+    assert rules.process(seen(store)) == []
+
+
+def test_a_machine_that_only_watches_creates_the_store(tmp_path: Path, hook: Any) -> None:
+    rules = Alerts(
+        AlertSettings(targets=(Target("ops", webhook=hook.url),), slot_retained_above=1), tmp_path / "new" / "tasks.db"
+    )
+    quiet, loud = NodeSeen("n1", "id"), NodeSeen("n1", "id", slots=(SlotSeen("n1", "trueup_v", True, 4096),))
+    assert rules.process(Seen(nodes={"n1": Part("n1", quiet, 1.0, 1.0)})) == []
+    assert not rules.store.exists()
+    assert [change.how for change in rules.process(Seen(nodes={"n1": Part("n1", loud, 1.0, 1.0)}))] == ["raised"]
+    assert [change.how for change in rules.process(Seen(nodes={"n1": Part("n1", quiet, 1.0, 1.0)}))] == ["resolved"]
+
+
+def test_a_password_of_a_webhook(store: TaskStore, hook: Any, caplog: pytest.LogCaptureFixture) -> None:
+    compared(store, "orders", "DIFFER", count=1)
+    address = hook.url.replace("http://", "http://bob:hunter2%40x@")
+    for wrong in (address.replace(str(hook.server_port), "1"), address.replace(str(hook.server_port), "x")):
+        assert alerts(store, Target("ops", webhook=wrong), task_failed=False).process(seen(store)) == []
+    assert "ops cannot be reached" in caplog.text
+    assert "hunter2" not in caplog.text
+    assert "secret-part" not in caplog.text
+    assert alerts(store, Target("ops", webhook=address), task_failed=False).process(seen(store))
+    assert b64decode(hook.login.split()[1]) == b"bob:hunter2@x"
+
+
 def test_a_command_and_mail(store: TaskStore, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     with mailbox() as server:
@@ -182,7 +251,7 @@ def test_a_command_and_mail(store: TaskStore, tmp_path: Path) -> None:
         mail = Target("mail", smtp=address, sender="trueup@example.com", recipients=("ops@example.com",))
         rules = alerts(store, Target("run", command=("sh", "-c", f"cat > {out}")), mail, task_failed=False)
         compared(store, "orders\r\nBcc: evil@example.com", "DIFFER", count=1)
-        assert len(rules.process(seen(store))) == 1
+        assert sorted(change.target for change in rules.process(seen(store))) == ["mail", "run"]
         (text,) = server.got
     assert "trueup: ALERT: public" in text
     assert "\nBcc:" not in text

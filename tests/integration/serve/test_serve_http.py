@@ -382,7 +382,7 @@ def test_a_node_that_is_down(store: TaskStore, tmp_path: Path) -> None:
         page = running.get("/").text
         assert "down:" in page
         assert "public.orders" in page
-        assert "These nodes do not answer" in running.get("/validations").text
+        assert "These sources do not answer" in running.get("/validations").text
         for address in (*PAGES, "/metrics", "/api/v1/overview", "/api/v1/validations"):
             assert "hunter2secret" not in running.get(address).text
 
@@ -433,7 +433,7 @@ def test_a_name_never_becomes_markup(name: str, rendered: Any) -> None:
 @pytest.fixture
 def rendered() -> Any:
     """`rendered(name)`: the page of tables, with one table of this name."""
-    from trueup.serve import table_page
+    from trueup.serve.pages import tables
     from trueup.serve.render import Renderer
     from trueup.store.history import TableRun, TableState
 
@@ -442,7 +442,7 @@ def rendered() -> Any:
     def render(name: str) -> str:
         time = "2026-01-01T00:00:00.000Z"
         run = TableRun("id", "shop", "n1,n2", name, "diff", True, "MATCH", 0, {}, {}, 10, 1.0, time, time)
-        view = table_page.tables([TableState(run, time, 1, 10)], lambda state: [run], name, "", 0)
+        view = tables.tables([TableState(run, time, 1, 10)], lambda state: [run], name, "", 0)
         return renderer.page(view, (), "")
 
     return render

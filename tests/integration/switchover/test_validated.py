@@ -99,7 +99,7 @@ def running(moving: Moving, short_pauses: None) -> Iterator[Running]:
 def test_an_unsuitable_validation_is_refused_before_the_pause(
     moving: Moving, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A validation that is missing, partial, of another sync, stopped, or without a sweep is refused."""
+    """A validation that is missing, partial, of another sync, stopped, or without a scrub is refused."""
     monkeypatch.setattr(pauses, "pause", lambda *arguments: pytest.fail("it paused"))
 
     def refused(*texts: str, **options: Any) -> None:
@@ -127,7 +127,7 @@ def test_an_unsuitable_validation_is_refused_before_the_pause(
     wait_until(lambda: moving.new.execute(systems) == [(True,)])
     refused("there is no validation gone from old to new", validation="gone")
     # Rows that never changed were not compared.
-    refused("public.people was not swept completely since only the sync can write to new", validation="all")
+    refused("public.people was not scrubbed completely since only the sync can write to new", validation="all")
     running.of("all").stop()
     refused("validation all: it is stopped", validation="all")
     with pytest.raises(ConfigError, match="need --proof validated"):
@@ -137,16 +137,16 @@ def test_an_unsuitable_validation_is_refused_before_the_pause(
 
 def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error is named, before the pause and inside of it; when all rows are proven, the switchover works."""
-    # Wrong from the start, and not in the log: only a sweep finds it.
+    # Wrong from the start, and not in the log: only a scrub finds it.
     moving.new.execute("UPDATE visits SET price = 77 WHERE id = 700")
     moving.prepare()
-    running.start("v", tables=("public.*",), sweep=0.5)
+    running.start("v", tables=("public.*",), scrub_share=0.5)
     wait_until(lambda: running.is_running("v"))
     with pytest.raises(
         GateClosed, match=r"rows equal: the validation .* has 1 open error: public\.visits \(700\) changed"
     ):
         moving.execute(proof="validated")
-    running.of("v").update(sweep=0.0)
+    running.of("v").update(scrub_share=0.0)
 
     # When a round copies the row again, the error resolves by itself.
     moving.old.execute("UPDATE visits SET price = price WHERE id = 700")
@@ -198,9 +198,9 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
         pytest.raises(GateClosed, match=r"changes of public\.people were missed .*its publication was altered"),
     ):
         moving.execute(proof="validated", budget=20.0)
-    running.of("v").update(sweep=0.5)
+    running.of("v").update(scrub_share=0.5)
     wait_until(lambda: not running.of("v").status().total("unchecked"))
-    running.of("v").update(sweep=0.0)
+    running.of("v").update(scrub_share=0.0)
     # The validation hangs in the pause: everything is released when the budget is spent.
     with psycopg.connect(moving.new.uri) as lock, monkeypatch.context() as patch:
         pause = pauses.pause
@@ -261,11 +261,11 @@ def test_a_validation_proves_a_rollback(moving: Moving, running: Running) -> Non
     moving.new.execute("UPDATE people SET name = name || '.'; DELETE FROM visits WHERE id = 3")
     moving.run_sync_back()
     moving.new.execute("INSERT INTO parts VALUES (7)")
-    # Wrong on the old database, and not touched on the new one: only a sweep finds it.
+    # Wrong on the old database, and not touched on the new one: only a scrub finds it.
     with psycopg.connect(moving.old.uri, autocommit=True) as connection:
         connection.execute(moving.as_sync())
         connection.execute("UPDATE visits SET price = 77 WHERE id = 700")
-    running.start("back", tables=("public.*",), source="new", target="old", syncer="sync:main", sweep=0.5)
+    running.start("back", tables=("public.*",), source="new", target="old", syncer="sync:main", scrub_share=0.5)
     wait_until(lambda: running.is_running("back"))
     with pytest.raises(GateClosed, match=r"public\.visits \(700\) changed"):
         moving.rollback(proof="validated", validation="back")

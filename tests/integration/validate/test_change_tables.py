@@ -54,7 +54,7 @@ def test_tables_change_while_the_validation_runs(copy: Copy, capfd: pytest.Captu
     capfd.readouterr()
     assert _stages(copy) == {"public.a": "running"}
 
-    # The rows that were there before are swept, although the validation has no sweep.
+    # The rows that were there before are scrubbed, although the validation has no scrub.
     assert _validate(copy, "add", "v", "public.b", "--filter", "public.b: region = 'EU'", "--json") == 0
     assert json.loads(capfd.readouterr().out) == {"tables": ["public.b"], "running": True}
     assert _published(copy) == {"a", "b"}
@@ -70,7 +70,7 @@ def test_tables_change_while_the_validation_runs(copy: Copy, capfd: pytest.Captu
     copy.until(lambda: [error.key for error in copy.errors()] == [("3",)])
     copy.until(lambda: _validated(copy))
     assert [error.key for error in copy.errors("all")] == [("3",)]
-    assert [(table.inserts, table.sweep_passes) for table in copy.status().tables] == [(2, 0), (0, 1)]
+    assert [(table.inserts, table.scrub_passes) for table in copy.status().tables] == [(2, 0), (0, 1)]
 
     # A stopped table is planned again.
     copy.up.execute("ALTER TABLE a REPLICA IDENTITY NOTHING; INSERT INTO a VALUES (3)")

@@ -191,7 +191,7 @@ def test_two_validations_of_a_table_are_independent(plain: Copy) -> None:
     plain.until(lambda: len(plain.errors()) == 2)
 
 
-def test_keys_that_a_trigger_could_not_record_need_a_sweep(plain: Copy) -> None:
+def test_keys_that_a_trigger_could_not_record_need_a_scrub(plain: Copy) -> None:
     _start(plain)
     assert plain.fence().exit_code == 0
     source = plain.up.execute("SELECT source FROM trueup_changes.sources WHERE \"table\" = 't'::regclass")[0][0]
@@ -200,7 +200,7 @@ def test_keys_that_a_trigger_could_not_record_need_a_sweep(plain: Copy) -> None:
     fence = plain.fence()
     assert fence.exit_code == 2
     assert any("public.t" in reason for reason in fence.reasons)
-    plain.validation.update(sweep=0.5)
+    plain.validation.update(scrub_share=0.5)
     plain.until(lambda: plain.fence().exit_code == 0)
 
 
@@ -215,7 +215,7 @@ def test_a_table_with_disabled_triggers_is_stopped(plain: Copy) -> None:
     plain.go_on()
     assert _reasons(plain)["public.t"] == ""
     assert plain.fence().exit_code == 2
-    plain.validation.update(sweep=0.5)
+    plain.validation.update(scrub_share=0.5)
     plain.until(lambda: plain.fence().exit_code == 0)
 
 
@@ -251,11 +251,11 @@ def test_triggers_that_were_disabled_for_a_while_are_detected(plain: Copy, is_ru
     if not is_running:
         plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validation.update(sweep=0.5)
+    plain.validation.update(scrub_share=0.5)
     plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
 
 
-def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_sweep(plain: Copy) -> None:
+def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_scrub(plain: Copy) -> None:
     _start(plain)
     assert plain.fence().exit_code == 0
     plain.stop()
@@ -266,7 +266,7 @@ def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_sweep(plai
         tube.attach("t", shard=0)
     plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validation.update(sweep=0.5)
+    plain.validation.update(scrub_share=0.5)
     plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
 
 
@@ -287,7 +287,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_changes_of_partitions_that_are_not_captured_need_a_sweep(plain: Copy, is_running: bool) -> None:
+def test_changes_of_partitions_that_are_not_captured_need_a_scrub(plain: Copy, is_running: bool) -> None:
     for name in UNSEEN:
         plain.both(re.sub(r"\bp(?=\d?\b)", name, PARTITIONED))
     _start(plain, ",".join(f"public.{name}" for name in UNSEEN))
@@ -305,7 +305,7 @@ def test_changes_of_partitions_that_are_not_captured_need_a_sweep(plain: Copy, i
 
 def test_a_new_partition_is_captured_and_does_not_stop_its_table(plain: Copy) -> None:
     plain.both(PARTITIONED)
-    _start(plain, "public.p", sweep=0.5)
+    _start(plain, "public.p", scrub_share=0.5)
     plain.both("CREATE TABLE p4 PARTITION OF p FOR VALUES FROM (300) TO (400)")
     plain.up.execute("INSERT INTO p VALUES (301, 1)")
     plain.until(lambda: [error.key for error in plain.errors()] == [("301",)])
@@ -333,7 +333,7 @@ def test_pods_of_an_old_key_are_not_used_for_the_new_key(plain: Copy) -> None:
     plain.both("ALTER TABLE x ADD PRIMARY KEY (n, m)")
     plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validation.update(sweep=0.5)
+    plain.validation.update(scrub_share=0.5)
     plain.until(lambda: [error.kind for error in plain.errors()] == ["extra"])
 
 
@@ -374,7 +374,7 @@ def test_a_dropped_change_log_needs_a_full_check(plain: Copy) -> None:
     assert "full check" in plain.status().reason
     plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validation.update(sweep=0.5)
+    plain.validation.update(scrub_share=0.5)
     plain.until(lambda: [error.key for error in plain.errors()] == [("7",)])
     plain.down.execute("INSERT INTO t VALUES (7, 7)")
     plain.until(lambda: plain.fence().exit_code == 0)

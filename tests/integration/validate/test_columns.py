@@ -35,18 +35,18 @@ def test_a_column_is_compared_as_soon_as_both_nodes_have_it(copy: Copy, changes:
     error_of("3", "b")
     copy.down.execute("UPDATE t SET b = 1 WHERE id = 3")
     copy.until(lambda: not copy.errors())
-    # Also across a stop: what changes meanwhile is read with the column, row 2 needs a sweep.
+    # Also across a stop: what changes meanwhile is read with the column, row 2 needs a scrub.
     copy.stop()
     copy.go_on()
     assert copy.fence().exit_code == 2
-    copy.validation.update(sweep=0.9)
+    copy.validation.update(scrub_share=0.9)
     error_of("2", "b")
     copy.until(lambda: not copy.status().blind_spots)
     assert copy.fence().exit_code == 1
     # While it does not run, on the source first.
     copy.down.execute("UPDATE t SET b = 1 WHERE id = 2")
     copy.until(lambda: not copy.errors())
-    copy.validation.update(sweep=0.0)
+    copy.validation.update(scrub_share=0.0)
     copy.stop()
     copy.both("ALTER TABLE t ADD COLUMN c int")
     copy.up.execute("UPDATE t SET c = 1 WHERE id = 4")

@@ -35,12 +35,12 @@ def _reasons(copy: Copy) -> dict[str, str]:
     }
 
 
-def _swept(copy: Copy) -> dict[str, list[int]]:
-    """Sweep all tables; return the keys of the errors of each table."""
+def _scrubbed(copy: Copy) -> dict[str, list[int]]:
+    """Scrub all tables; return the keys of the errors of each table."""
     copy.fence()
-    copy.validation.update(sweep=0.9)
+    copy.validation.update(scrub_share=0.9)
     copy.until(lambda: not any(table.unchecked for table in copy.status().tables if table.stage == "running"))
-    copy.validation.update(sweep=0.0)
+    copy.validation.update(scrub_share=0.0)
     copy.fence()
     wrong: dict[str, list[int]] = {}
     for error in copy.errors():
@@ -74,7 +74,7 @@ def test_what_a_publication_does_not_publish_is_named(copy: Copy) -> None:
     copy.up.execute("INSERT INTO missing VALUES (1, 1)")
     assert set(_reasons(copy)) == {"missing", "filtered", "parted"}
     copy.up.execute("ALTER PUBLICATION q ADD TABLE parted; ALTER PUBLICATION q SET (publish_via_partition_root = true)")
-    assert _swept(copy) == {"missing": [1]}
+    assert _scrubbed(copy) == {"missing": [1]}
     assert copy.fence().exit_code == 1
 
     # Altered and altered back: between two looks, and so that a look sees it.
@@ -89,7 +89,7 @@ def test_what_a_publication_does_not_publish_is_named(copy: Copy) -> None:
     copy.up.execute("ALTER PUBLICATION q SET (publish = 'insert'); DELETE FROM whole WHERE id = 2")
     assert "does not publish update, delete, truncate" in _reasons(copy)["whole"]
     copy.up.execute("ALTER PUBLICATION q SET (publish = 'insert, update, delete, truncate')")
-    assert _swept(copy) == {"missing": [1], "whole": [1, 2]}
+    assert _scrubbed(copy) == {"missing": [1], "whole": [1, 2]}
 
     copy.up.execute("DROP PUBLICATION q; DELETE FROM whole WHERE id = 3")
     copy.until(lambda: copy.ended)
@@ -169,7 +169,7 @@ def test_what_happens_while_it_is_stopped_and_later_tables(copy: Copy) -> None:
     copy.up.execute("INSERT INTO late VALUES (7)")
     assert "late" in _reasons(copy)
     copy.down.execute("TRUNCATE b")
-    assert _swept(copy) == {"b": [1], "late": [7]}
+    assert _scrubbed(copy) == {"b": [1], "late": [7]}
 
 
 def test_an_alteration_that_is_not_visible_yet_holds_back_the_position(copy: Copy) -> None:
@@ -235,10 +235,10 @@ def test_filters_and_columns_of_the_subscription_are_used(copy: Copy) -> None:
     copy.up.execute("ALTER TABLE f REPLICA IDENTITY FULL; INSERT INTO f VALUES (1, 1), (2, 20)")
     copy.replicate("f WHERE (n > 10), c (id, n)")
     copy.spoil("f", "IF NEW.id = 5 THEN RETURN NULL; END IF;", "INSERT")
-    copy.start(sweep=0.5)
+    copy.start(scrub_share=0.5)
     copy.up.execute("INSERT INTO f VALUES (3, 3), (4, 40), (5, 50); INSERT INTO c VALUES (1, 1, 'x')")
     copy.up.execute("UPDATE f SET n = 30 WHERE id = 1; UPDATE f SET n = 2 WHERE id = 2; UPDATE c SET secret = 'y'")
-    copy.until(lambda: all(table.sweep_passes for table in copy.status().tables))
+    copy.until(lambda: all(table.scrub_passes for table in copy.status().tables))
     assert copy.fence().exit_code == 1
     assert [(error.source, error.key) for error in copy.errors()] == [("public.f", ("5",))]
     remarks = {table.source: table.remarks for table in copy.status().tables}

@@ -1,4 +1,4 @@
-"""A failover or a restore of the source, the target or the meta database: nothing is validated until a sweep."""
+"""A failover or a restore of the source, the target or the meta database: nothing is validated until a scrub."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def copy(servers: tuple[Server, Server]) -> Iterator[Copy]:
 
 
 def start(copy: Copy, changes: str) -> None:
-    copy.start(changes=changes, syncer="lag:0.1")
+    copy.start(changes=changes, syncer="lag:0.1", scrub_share=0.9)
+    copy.until(lambda: copy.status().tables and copy.status().tables[0].certificate)
+    copy.validation.update(scrub_share=0.0)
 
 
 def write(copy: Copy, rows: str) -> None:
@@ -52,12 +54,15 @@ def refuse(copy: Copy) -> str:
     (error,) = copy.ended
     assert isinstance(error, SlotLost), error
     assert copy.status().gap
+    certificate = copy.status().tables[0].certificate
+    assert certificate
+    assert certificate["void"]["reason"] == error.message
     return str(error)
 
 
-def sweep(copy: Copy, lost: int, wrong: int) -> None:
+def scrub(copy: Copy, lost: int, wrong: int) -> None:
     """Use the cure: row `lost`, which one side does not have any more, is an error; after its removal all is proven."""
-    copy.validation.update(sweep=0.9)
+    copy.validation.update(scrub_share=0.9)
     copy.go_on()
     copy.until(lambda: copy.status().gap is None)
     assert copy.fence().exit_code == 1
@@ -96,7 +101,7 @@ def test_a_failover_of_the_source_to_a_standby_that_was_behind(
         assert "timeline 2, before on 1" in fence.reasons[0]
         assert "timeline 2, before on 1" in refuse(copy)
         assert copy.fence().exit_code == 2
-        sweep(copy, lost=3, wrong=10)
+        scrub(copy, lost=3, wrong=10)
         validated = copy.status().validated
         assert standby.database("a").execute("SELECT %s <= pg_current_wal_lsn()", [validated]) == [(True,)]
     finally:
@@ -132,4 +137,4 @@ def test_a_restore_from_a_copy_of_the_files(
         grow = "CREATE TABLE much AS SELECT g FROM generate_series(1, 50000) g; DROP TABLE much; CHECKPOINT"
         server.database("postgres").execute(grow)
         assert re.search(expected, refuse(copy))
-        sweep(copy, lost=lost, wrong=10)
+        scrub(copy, lost=lost, wrong=10)

@@ -13,7 +13,7 @@ def test_odd_names(copy: Copy, capture: str) -> None:
     copy.both(CREATE)
     copy.up.execute(FILL)
     copy.replicate(f"{TABLE}, {PARTS}, {SCHEMA}.{PARENT}")
-    copy.start(f"{TABLE},{PARTS}", changes=capture, filters=(f"{TABLE}: {VALUE} IS NOT NULL",), sweep=0.5)
+    copy.start(f"{TABLE},{PARTS}", changes=capture, filters=(f"{TABLE}: {VALUE} IS NOT NULL",), scrub_share=0.5)
     copy.up.execute(CHANGE)
     fence = copy.fence()
     assert (fence.validated, fence.errors, fence.reasons) == (True, 0, ())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.validate import Copy
 from trueup.capture.log.slot import lsn_number
 from trueup.cli.main import run
-from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.errors import CheckFailed, ConfigError, Interrupted, NodeError, TrueupError
+from trueup.verbs.validate.validator import Validator
 
 NEW = ("--from", "n1", "--to", "n2", "--name", "v", "--check-interval", "0.1", "--row-error-delay", "0.3")
 
@@ -143,18 +145,24 @@ def test_a_cut_over_with_wrong_rows_before_it_ends(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.spoil("t", "IF NEW.id IN (2, 3) THEN RETURN NULL; END IF;", "INSERT")
-    copy.start("public.t", row_error_delay=1.0, sweep=0.5)
+    copy.start("public.t", row_error_delay=1.0, scrub_share=0.5)
     copy.up.execute("INSERT INTO t VALUES (1), (2), (3)")
     copy.until(lambda: copy.status().total("failed") == 2)
-    [(cutover,)] = copy.up.execute("SELECT pg_current_wal_lsn()::text")
+    # A position that has not been read when the validation gets to know it: it stops exactly there.
+    [(cutover,)] = copy.up.execute("SELECT (pg_current_wal_lsn() + 200000)::text")
     copy.validation.update(cutover=cutover)
-    copy.until(lambda: lsn_number(copy.status().position or "0/0") >= lsn_number(cutover))
+
+    def has_stopped_there() -> bool:
+        copy.up.execute("SELECT pg_logical_emit_message(false, 'test', repeat('x', 16000))")
+        return lsn_number(copy.status().position or "0/0") == lsn_number(cutover)
+
+    copy.until(has_stopped_there)
     # Rows that change after the cut-over: one that is pending, and one that is not part of it.
     copy.up.execute("INSERT INTO t VALUES (4); UPDATE t SET n = 1 WHERE id = 3")
     copy.down.execute("DELETE FROM t WHERE id = 4")
     copy.until(lambda: copy.ended)
     assert "all changes before the cut-over position" in copy.ended[0]
-    assert [(error.key, error.kind) for error in copy.errors()] == [(("2",), "missing"), (("3",), "missing")]
+    assert sorted((error.key, error.kind) for error in copy.errors()) == [(("2",), "missing"), (("3",), "missing")]
     status = copy.status()
     assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (3, 0, 0)
     assert (status.is_finished, status.exit_code) == (True, 1)
@@ -163,23 +171,23 @@ def test_a_cut_over_with_wrong_rows_before_it_ends(copy: Copy) -> None:
     assert copy.status().exit_code == 0
 
 
-def test_a_sweep_does_not_suspect_known_errors_again(copy: Copy) -> None:
+def test_a_scrub_does_not_suspect_known_errors_again(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.up.execute("INSERT INTO t SELECT i FROM generate_series(1, 100) i")
     copy.replicate()
     copy.down.execute("DELETE FROM t WHERE id IN (7, 8, 9); INSERT INTO t VALUES (1000)")
-    copy.start("public.t", sweep=0.9, sweep_rows=30)
+    copy.start("public.t", scrub_share=0.9, scrub_rows=30)
     copy.until(lambda: len(copy.errors()) == 4 and not copy.status().total("pending"))
     ids = {error.key[0]: error.id for error in copy.errors()}
     assert copy.validation.ignore([ids["8"], ids["9"]]) == 2
-    passes = copy.status().total("sweep_passes")
+    passes = copy.status().total("scrub_passes")
     seen: list[int] = []
 
-    def has_swept(count: int) -> bool:
+    def has_scrubbed(count: int) -> bool:
         seen.append(copy.status().total("pending"))
-        return copy.status().total("sweep_passes") > passes + count
+        return copy.status().total("scrub_passes") > passes + count
 
-    copy.until(lambda: has_swept(5))
+    copy.until(lambda: has_scrubbed(5))
     assert set(seen) == {0}
     # Rows that become right are noticed, also if their errors are ignored; rows that change are shown as they are.
     copy.up.execute("UPDATE t SET n = 5 WHERE id = 7; UPDATE t SET n = 6 WHERE id = 9")
@@ -204,3 +212,32 @@ def test_a_start_after_a_stop_catches_up_before_the_limit_of_retained_log(copy: 
     assert copy.fence().exit_code == 0
     assert copy.status().total("inserts") == 3000
     assert copy.ended == []
+
+
+def test_a_session_that_is_left_in_the_middle_of_a_query(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal can leave the session of the meta database so: Ctrl-C ends the validation, an error opens it again."""
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate()
+    copy.start("public.t")
+    assert copy.fence().exit_code == 0
+    copy.stop()
+    checkpoint, left = Validator.checkpoint, [KeyboardInterrupt(), NodeError("the connection was lost", node="n2")]
+
+    def failing(self: Validator, *arguments: Any) -> None:
+        if left:
+            self.sessions.meta.connection.pgconn.send_query(b"SELECT pg_sleep(2)")
+            raise left.pop(0)
+        checkpoint(self, *arguments)
+
+    monkeypatch.setattr(Validator, "checkpoint", failing)
+    copy.up.execute("INSERT INTO t VALUES (1, 1)")
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        copy.validation.start(engine="local", log=copy.messages.append)
+    assert len(left) == 1
+    # Its session has the lock of the validation until the query ends.
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(2)' AND state = 'active'"
+    copy.until(lambda: copy.down.execute(sleeping) == [(0,)])
+    copy.go_on()
+    copy.until(lambda: not left)
+    assert copy.fence().exit_code == 0
+    copy.stop()

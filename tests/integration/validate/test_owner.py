@@ -114,10 +114,10 @@ def test_pods_that_something_else_has_read_are_missing(copy: Copy) -> None:
     fence = copy.fence()
     assert (fence.exit_code, copy.status().total("unchecked")) == (2, 1)
     # A job of the tube has deleted pods, too.
-    copy.validation.update(sweep=0.9)
+    copy.validation.update(scrub_share=0.9)
     copy.until(lambda: not copy.status().total("unchecked"))
     copy.stop()
     copy.up.execute("SELECT tube.tube_work_begin('x', 0, '{}')")
-    copy.validation.update(sweep=0.0)
+    copy.validation.update(scrub_share=0.0)
     copy.go_on()
     assert copy.fence().exit_code == 2

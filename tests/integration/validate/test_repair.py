@@ -62,7 +62,7 @@ def _start_with_errors(copy: Copy) -> None:
         UPDATE codes SET v = 'wrong' WHERE code = 1;
     """)
     copy.start(
-        "public.*", sweep=0.9, routes=("public.moved=public.gone_there",), filters=("public.part: id > 0",),
+        "public.*", scrub_share=0.9, routes=("public.moved=public.gone_there",), filters=("public.part: id > 0",),
         exclude_columns=("public.secret.hidden",),
     )  # fmt: skip
     copy.up.execute(
@@ -140,7 +140,7 @@ def test_open_errors_are_repaired_and_resolved(copy: Copy, tmp_path: Path, capsy
 
     code, again = run("--tables", "public.items")  # rows that agree by now need nothing
     assert (code, "nothing to write" in again) == (0, True)
-    copy.validation.update(sweep=0.0)
+    copy.validation.update(scrub_share=0.0)
     copy.messages.clear()
     copy.go_on()
     copy.until(lambda: not [error for error in copy.errors() if error.source in ONLY.split(",")])

@@ -85,15 +85,15 @@ def test_weaker_comparisons_do_not_count_for_stricter_ones(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, f float8)")
     copy.replicate()
     copy.spoil("t", "NEW.f = NEW.f + 0.1;", "INSERT OR UPDATE")
-    copy.start("public.t", mode="fast", sweep=0.9)
+    copy.start("public.t", mode="fast", scrub_share=0.9)
     copy.up.execute("INSERT INTO t VALUES (1, 1)")
     assert copy.fence().exit_code == 0
-    copy.validation.update(mode="full", float_tolerance=0.5, sweep=0.0)
+    copy.validation.update(mode="full", float_tolerance=0.5, scrub_share=0.0)
     assert "weaker mode or tolerance" in copy.fence().reasons[0]
-    copy.validation.update(sweep=0.9)
+    copy.validation.update(scrub_share=0.9)
     copy.until(lambda: copy.fence().exit_code == 0)
     copy.stop()
-    copy.create("public.t", float_tolerance=0.0, sweep=0.9)
+    copy.create("public.t", float_tolerance=0.0, scrub_share=0.9)
     copy.go_on()
     copy.until(lambda: copy.fence().exit_code == 1)
 

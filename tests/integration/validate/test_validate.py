@@ -74,7 +74,7 @@ def test_every_change_is_counted_and_every_wrong_row_is_named(engine: str, copy:
 
 
 @both_engines
-def test_rows_spoiled_by_hand_are_found_by_the_sweep_and_after_a_truncate(engine: str, copy: Copy) -> None:
+def test_rows_spoiled_by_hand_are_found_by_the_scrub_and_after_a_truncate(engine: str, copy: Copy) -> None:
     copy.both(WIDE + "CREATE TABLE emptied (id int PRIMARY KEY, v text)")
     copy.up.execute(INSERT.format(1, 300) + "; INSERT INTO emptied SELECT i FROM generate_series(1, 40) i")
     copy.replicate()
@@ -82,12 +82,12 @@ def test_rows_spoiled_by_hand_are_found_by_the_sweep_and_after_a_truncate(engine
         "UPDATE items SET doc = '{}' WHERE id = 30; DELETE FROM items WHERE id = 299;"
         "INSERT INTO items (id) VALUES (-5), (1000)"
     )
-    copy.start(sweep=0.9, sweep_rows=50)
+    copy.start(scrub_share=0.9, scrub_rows=50)
     copy.until(lambda: len(copy.errors()) == 4)
     assert {(error.key[0], error.kind) for error in copy.errors()} == {
         ("30", "changed"), ("299", "missing"), ("-5", "extra"), ("1000", "extra"),
     }  # fmt: skip
-    copy.validation.update(sweep=0.0)
+    copy.validation.update(scrub_share=0.0)
     copy.down.execute("INSERT INTO emptied VALUES (77)")
     copy.spoil("emptied", "IF NEW.id = 5 THEN RETURN NULL; END IF;", "INSERT")
     # A row comes back on the target as soon as the table is empty.
@@ -210,7 +210,7 @@ def test_a_role_without_create_can_use_the_meta_database(copy: Copy) -> None:
         copy.down.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_table_that_is_added_later_needs_a_sweep(copy: Copy) -> None:
+def test_a_table_that_is_added_later_needs_a_scrub(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY)")
     copy.replicate()
     copy.start()
@@ -222,7 +222,7 @@ def test_a_table_that_is_added_later_needs_a_sweep(copy: Copy) -> None:
     fence = copy.fence()
     assert (fence.exit_code, len(fence.reasons)) == (2, 1)
     assert "public.late" in fence.reasons[0]
-    copy.validation.update(sweep=0.5)
+    copy.validation.update(scrub_share=0.5)
     copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
 
 
@@ -244,9 +244,9 @@ def test_a_lost_slot_means_a_full_check(copy: Copy) -> None:
     fence = copy.fence()
     assert (fence.exit_code, fence.errors) == (2, 0)
     assert "were not seen" in fence.reasons[0]
-    copy.validation.update(sweep=0.9)
+    copy.validation.update(scrub_share=0.9)
     copy.until(lambda: copy.status().gap is None)
-    # What the sweep found to differ is decided before the fence is passed.
+    # What the scrub found to differ is decided before the fence is passed.
     assert copy.fence().exit_code == 1
     assert [error.key for error in copy.errors()] == [("3",)]
 
@@ -262,7 +262,7 @@ def test_a_second_loss_extends_the_gap(copy: Copy) -> None:
     assert "to" in (copy.status().gap or {})
     copy.until(lambda: _dropped(copy))
     copy.until(lambda: copy.ended)
-    # Sweeps between the two losses do not count, so the gap has a new time and no end.
+    # Scrubs between the two losses do not count, so the gap has a new time and no end.
     second = copy.status().gap or {}
     assert second["from"] == first["from"]
     assert second["at"] > first["at"]

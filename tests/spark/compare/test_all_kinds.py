@@ -71,6 +71,11 @@ def test_all_pairs_agree_and_find_one_changed_value(kinds: AllKinds, rows: list[
         assert difference["columns"] == [NAMES[column]]
         assert difference["key"] == [("id", str(rows[line][0]))]
     assert result.alone == {**dict.fromkeys(KINDS, 0), kind: 1}
+    # The same without Spark.
+    local = tuple(one for one in KINDS if one != "frame")
+    found = diff(kinds, {**dict.fromkeys(local, rows), **({kind: changed} if kind in local else {})}, engine="local")
+    assert (found.engine, found.rows) == ("local", dict.fromkeys(local, len(rows)))
+    assert found.pairs == {pair: counts for pair, counts in result.pairs.items() if "frame" not in pair}
 
 
 def test_the_same_drift_is_found_by_every_pair(kinds: AllKinds) -> None:

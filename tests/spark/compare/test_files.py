@@ -85,6 +85,19 @@ def test_parquet_is_not_read_in_part(pg: Database, tmp_path: Path, make: Callabl
     assert caught.value.cure
 
 
+def test_frames_of_files_with_nanoseconds(pg: Database, spark: Spark, tmp_path: Path) -> None:
+    old_nanoseconds(tmp_path / "lake")
+    frame = spark.read.parquet(str(tmp_path / "lake"))
+    with pytest.raises(TrueupError, match="column v has times in nanoseconds"):
+        trueup.diff("t", nodes={"pg": pg.uri, "lake": frame}, recheck=0)
+    frame.createOrReplaceTempView("old_times")
+    with pytest.raises(TrueupError, match="column v has times in nanoseconds"):
+        diff(pg, "spark:old_times")
+    # Without the column, nothing is lost.
+    result = trueup.diff("t", nodes={"pg": pg.uri, "lake": frame.select("id")}, columns=["id"], recheck=0)
+    assert result.verdict == "MATCH"
+
+
 def test_a_path_is_not_a_pattern(pg: Database, tmp_path: Path) -> None:
     write(tmp_path / "a[1]" / "x.parquet", id=[9], v=["other"])
     write(tmp_path / "a1" / "x.parquet", **ROWS)
@@ -108,6 +121,8 @@ def test_values_in_names_of_folders_are_texts(pg: Database, tmp_path: Path) -> N
         ("csv", b"id,v\n1,a\n2,\xff\n", "bytes that are not UTF-8"),
         ("csv", b"id,v\n1,a\n2,b,c\n", "MALFORMED_CSV_RECORD"),
         ("csv", b"id\n1\n\n", "empty lines are not read"),
+        # Spark reads the last two rows as one value.
+        ("csv", b'id,v\n1,a\n2,"\xef\xbf\xbd\n3,c\n', "has an odd number of quotes"),
         ("json", b'{"id":1,"v":"a"}\n{"id":2,"v":"b"} {"id":3,"v":"c"}\n', "Unexpected character"),
         ("json", b'{"id":1,"v":"a"}\n{"id":2,"v":"b"},{"id":3,"v":"c"}\n', "not one JSON object"),
         ("json", b'{"id":1,"v":"a"}\n{"id":2,"v":"b"}x\n', "not one JSON object"),

@@ -93,6 +93,40 @@ def test_clickhouse(databases: Databases, tmp_path: Path, spark: Spark) -> None:
     assert found(nodes, "traps", exclude_columns=["v"]) == [("changed", "1", ["s", "n"])]
 
 
+@pytest.mark.parametrize("engine", ["spark", "local"])
+def test_time_zones_of_clickhouse(databases: Databases, tmp_path: Path, spark: Spark, engine: str) -> None:
+    pg = databases(1)[0]
+    # In the second row, the hour exists twice in New York.
+    pg.execute("CREATE TABLE zones (k int PRIMARY KEY, a timestamptz, b timestamptz, c timestamptz, d timestamp)")
+    pg.execute(
+        "INSERT INTO zones SELECT k, at, at, at, at AT TIME ZONE 'UTC' FROM (VALUES"
+        " (1, timestamptz '2024-02-29 12:34:56Z'), (2, '2024-11-03 06:30:00Z'), (3, '1970-01-01 00:00:00Z')) t(k, at)"
+    )
+    backend = Embedded(tmp_path / "ch")
+    backend.execute("CREATE DATABASE shop")
+    backend.execute(
+        "CREATE TABLE shop.zones (k Int32, a DateTime('Asia/Tokyo'), b DateTime64(3, 'America/New_York'), c DateTime,"
+        " d DateTime('UTC')) ENGINE = MergeTree ORDER BY k"
+    )
+    backend.execute(
+        "INSERT INTO shop.zones SELECT k, at, at, at, at FROM"
+        " (SELECT c1 AS k, fromUnixTimestamp(c2) AS at FROM values((1, 1709210096), (2, 1730615400), (3, 0)))"
+    )
+    nodes = {"pg": pg.uri, "ch": f"chdb:{tmp_path}/ch?database=shop"}
+    backend.close()
+    assert found(nodes, "zones", key=["k"], engine=engine) == []
+    pg.execute(
+        "UPDATE zones SET b = b + interval '1 hour' WHERE k = 2; UPDATE zones SET d = d + interval '9 h' WHERE k = 1"
+    )
+    assert found(nodes, "zones", key=["k"], engine=engine) == [("changed", "1", ["d"]), ("changed", "2", ["b"])]
+    # A time with a zone is not one without, unless a rule says so.
+    pg.execute("ALTER TABLE zones ALTER a TYPE timestamp USING a AT TIME ZONE 'UTC'")
+    with pytest.raises(TrueupError, match=r"column a: .* cannot be compared exactly"):
+        found(nodes, "zones", key=["k"], columns=["a"], engine=engine)
+    rule = {"rules": {"a": {"zone": "UTC"}}}
+    assert found(nodes, "zones", key=["k"], columns=["a"], map=rule, engine=engine) == []
+
+
 def test_arrays_maps_and_structs(databases: Databases, tmp_path: Path, spark: Spark) -> None:
     pg = databases(1)[0]
     pg.execute("CREATE TABLE nested (k int PRIMARY KEY, a int[], t text[], n numeric[], m jsonb)")

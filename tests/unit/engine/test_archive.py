@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import locale
 import os
 import subprocess
 import sys
@@ -94,8 +95,35 @@ def test_the_choice_of_the_user(
     assert archive_for(java, {}) is None
     (spark_home / "conf" / "spark-defaults.conf").unlink()
     assert archive_for(java, {}) is not None
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", options)
-    assert archive_for(java, {}) is None
+    for name in ("SPARK_SUBMIT_OPTS", "_JAVA_OPTIONS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, options)
+            assert archive_for(java, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "charset", "is_used"),
+    [
+        ("a b'c", "ANSI_X3.4-1968", True),
+        ("ünï", "UTF-8", True),
+        ("ünï", "ANSI_X3.4-1968", False),
+        ("a\nb", "UTF-8", False),
+        ("a:b", "UTF-8", False),
+    ],
+)
+def test_a_path_that_java_would_not_get_as_it_is(
+    java: JavaHome,
+    spark_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    folder: str,
+    charset: str,
+    is_used: bool,
+) -> None:
+    # A home folder with such a name, and a job of cron, whose locale is C: the archive would be made every day.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / folder))
+    monkeypatch.setattr(locale, "nl_langinfo", lambda item: charset)
+    assert (archive_for(java, {}) is not None) == is_used
 
 
 def test_a_jar_that_is_a_broken_link_is_no_error(cache: Path, java: JavaHome, spark_home: Path) -> None:
@@ -210,5 +238,5 @@ def test_a_java_that_does_not_start_without_the_archive_either(
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "Spark failed to start" in ran.stderr
     with_archive, without = (tmp_path / "starts").read_text().splitlines()
-    assert (str(path) in with_archive, without) == (True, "")
+    assert (str(path) in with_archive, "jsa" in without) == (True, False)
     assert _archive(java).is_ready()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -88,10 +88,23 @@ def test_java_that_fails_or_is_killed(archive: Archive) -> None:
 
 def test_the_most_recently_used_archives_are_kept(archive: Archive) -> None:
     folder = Path(archive.path).parent
-    others = [Archive(str(folder / f"spark-{number}.jsa"), "", "/java", {}) for number in range(2, 7)]
-    for each in (archive, *others[:3]):
+    archive = replace(archive, base=str(folder / "java-1.jsa"))
+    others = [
+        Archive(str(folder / f"spark-{number}.jsa"), str(folder / f"java-{number}.jsa"), "/java", {})
+        for number in range(2, 7)
+    ]
+
+    def made(each: Archive) -> None:
+        # As Java would write it.
+        part = Path(f"{each.base}.part")
+        part.write_bytes(b"base")
+        each.keep(part, each.base)
         assert make(each, _whole)
+
+    for each in (archive, *others[:3]):
+        made(each)
     archive.used()
     for each in others[3:]:
-        assert make(each, _whole)
-    assert {path.stem for path in folder.glob("*.jsa")} == {"spark-1", "spark-4", "spark-5", "spark-6"}
+        made(each)
+    kept = {path.stem for path in folder.glob("*.jsa")}
+    assert kept == {f"{kind}-{number}" for kind in ("spark", "java") for number in (1, 4, 5, 6)}

@@ -44,6 +44,15 @@ Caused by: {}
             "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
             "the Spark job failed: its Python workers were killed or crashed",
         ),
+        (
+            'java.io.IOException: Cannot run program "/none/python": error=2, No such file or directory',
+            "Spark cannot start the Python of its workers: /none/python",
+        ),
+        (
+            'java.lang.NullPointerException: Cannot invoke "DAGScheduler.cleanupQueryJobs(long)"'
+            ' because the return value of "org.apache.spark.SparkContext.dagScheduler()" is null',
+            "Spark has stopped while a query was running, often because of too little memory",
+        ),
         ("java.lang.OutOfMemoryError: Java heap space", "the Spark job failed: OutOfMemoryError: Java heap space"),
     ],
 )

@@ -11,7 +11,7 @@ from psycopg import errors
 
 from trueup.config.model import Node
 from trueup.db.connection import NodeConnection
-from trueup.engine.failures import error_of, known_error
+from trueup.engine.failures import error_of, known_error, uninterrupted
 from trueup.errors import EngineError, NodeError, QueryError, StoreError, TrueupError
 
 
@@ -80,3 +80,21 @@ def test_an_error_of_a_session_names_its_node() -> None:
         "node n2: server closed the connection unexpectedly",
         "check that the server is running and reachable: n2 (u@h/d)",
     )
+
+
+def test_an_error_while_ctrl_c_is_handled_does_not_hide_it() -> None:
+    def fails() -> None:
+        try:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise NodeError("another command is already in progress", node="n1")
+        except NodeError as error:
+            raise EngineError("the batch failed") from error
+
+    with pytest.raises(EngineError) as failed:
+        fails()
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(failed.value)
+    error = EngineError("the batch failed")
+    assert uninterrupted(error) is error

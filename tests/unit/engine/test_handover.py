@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,14 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trueup.config.settings import SparkSettings
-from trueup.engine import background, choose, handover, memory
+from trueup.engine import background, choose, handover, lasting, memory
 from trueup.engine.background import BackgroundStart
 from trueup.engine.choose import SESSION_ROWS, EngineStarter
 from trueup.engine.envelope import check_complete
 from trueup.engine.handover import HandOverEngine
+from trueup.engine.launch import Launch
 from trueup.engine.local import LocalEngine
 from trueup.engine.permits import Permits
-from trueup.engine.session import Launch
 from trueup.engine.slots import IdleCores
 from trueup.engine.work import More, Room, Tasks, Work, perform
 from trueup.errors import EngineError, Interrupted, NodeError
@@ -434,3 +435,45 @@ def test_too_little_memory_is_a_reason_not_to_start(monkeypatch: pytest.MonkeyPa
         "Spark was not started, and threads of this process do all the work: Spark needs about 1,000 MB of memory, and"
         " 600 MB are free"
     ]
+
+
+def test_the_end_of_a_run_ends_a_start_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[Launch] = []
+
+    def start(**options: Any) -> Any:
+        launches.append(options["launch"])
+        assert wait_until(lambda: launches[0].is_over, SOON)
+        raise EngineError("the start of Spark was ended")
+
+    monkeypatch.setattr(choose, "existing_session", lambda: None)
+    monkeypatch.setattr(choose, "start_session", start)
+    starter = EngineStarter(SparkSettings(engine="spark"), concurrency_factor=1.0, max_connections=0)
+    assert wait_until(lambda: bool(launches), SOON)
+    starter.interrupt()
+    starter.close()
+    assert launches[0].is_over
+    with pytest.raises(EngineError, match="was ended"):
+        starter.get(100)
+
+
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_a_required_spark_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    seen: list[str] = []
+
+    class Watched(FakeSpark):
+        @contextmanager
+        def watched(self) -> Iterator[None]:
+            seen.append("watched")
+            yield
+
+        def warm_up(self, work: Any) -> None:
+            seen.append("warm")
+
+    monkeypatch.setattr(lasting, "start_spark", lambda *options: Watched())
+    monkeypatch.setattr(lasting, "session_of_program", lambda settings: None)
+    settings = SparkSettings(engine=engine, local_seconds=0.0)
+    spark = lasting.LastingSpark(settings, _slow, warn=lambda text: None)
+    assert wait_until(lambda: spark.now() is not None, SOON)
+    spark.close()
+    # With "auto", threads do the work meanwhile.
+    assert seen == (["watched", "warm"] if engine == "spark" else ["warm"])

@@ -1,19 +1,28 @@
-"""Java is killed while Spark starts: the error says so."""
+"""The start of Spark: a Java that is killed, ends or hangs; settings of long sessions; formats that load little."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from zipfile import ZipFile
 
+import psutil
 import pytest
+from pyspark.find_spark_home import _find_spark_home
+
+from trueup.engine.session import lasting_conf, start_session
+from trueup.errors import EngineError
+from trueup.testing.processes import wait_until
 
 # In a process of its own: this one may have a Java process already.
 START = """
-from trueup.engine.session import start_session
+from trueup.engine import session
 from trueup.errors import EngineError
+session.LEAST_SECONDS = 3.0
 try:
-    start_session(slots=1)
+    session.start_session(slots=1, seconds=3.0 if {is_limited} else 0.0)
 except EngineError as failed:
     print(failed.message, failed.cure, sep="\\n")
 """
@@ -24,15 +33,81 @@ echo "WARNING: Using incubator modules: jdk.incubator.vector" >&2
 """
 
 
-@pytest.mark.parametrize("before", ["", LAUNCHES], ids=["launcher", "driver"])
-def test_java_is_killed_while_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\n{before}kill -9 $$\n")
+def _start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *, is_limited: bool = False) -> list[str]:
+    """Start Spark with a Java that is a script; return the error, and its cure."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n{script}\n")
     java.chmod(0o700)
-    (tmp_path / "release").write_text('JAVA_VERSION="17"\n')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    ran = subprocess.run([sys.executable, "-c", START], stdout=subprocess.PIPE, text=True, check=True)
-    message, cure = ran.stdout.splitlines()
+    (tmp_path / "java" / "release").write_text('JAVA_VERSION="17"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv("TMPDIR", str(files))
+    code = START.format(is_limited=is_limited)
+    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    assert list(files.iterdir()) == []
+    return ran.stdout.splitlines()
+
+
+# PySpark waits for ever for a process that has ended with exit code 0.
+@pytest.mark.parametrize("end", ["kill -9 $$", "exit 0"])
+@pytest.mark.parametrize("before", ["", LAUNCHES], ids=["launcher", "driver"])
+def test_java_ends_while_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, end: str) -> None:
+    message, cure = _start(tmp_path, monkeypatch, before + end)
     assert message == "Spark failed to start: its Java process was killed, or ended without a message"
     assert "too little memory" in cure
+
+
+def test_checkpoints_of_streams_are_written_without_processes() -> None:
+    """The package of the class depends on the version of Spark: a wrong name would fail every stream."""
+    name = lasting_conf()["spark.sql.streaming.checkpointFileManagerClass"]
+    jars = Path(_find_spark_home()) / "jars"
+    entries = {entry for jar in jars.glob("spark-sql_*.jar") for entry in ZipFile(jar).namelist()}
+    assert name.replace(".", "/") + ".class" in entries
+
+
+def test_a_spark_without_that_class_keeps_its_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-sql_2.13-4.0.jar").write_bytes(b"no archive")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert "spark.sql.streaming.checkpointFileManagerClass" not in lasting_conf()
+
+
+@pytest.mark.parametrize("module", ["pyspark_trueup", "pyspark_trueup_changes", "pyspark_trueup_tube"])
+def test_formats_are_looked_up_without_pyarrow(module: str) -> None:
+    """Each process of Spark that looks formats up imports all of them, and would use 45 MB more."""
+    code = f"import sys, {module}; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def _has_ended(number: int) -> bool:
+    try:
+        return bool(psutil.Process(number).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("before", ["", LAUNCHES], ids=["launcher", "driver"])
+def test_java_hangs_while_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    script = f"{before}trap '' TERM\necho $$ > {tmp_path}/hangs\nexec sleep 600"
+    message, cure = _start(tmp_path, monkeypatch, script, is_limited=True)
+    assert message == "Spark did not start within 3 s, and its Java process was ended"
+    assert "stall_seconds" in cure
+    # The launcher is a child of the process that was started. On a busy machine, it may not have come that far.
+    for line in (tmp_path / "hangs").read_text().splitlines() if (tmp_path / "hangs").exists() else ():
+        assert wait_until(partial(_has_ended, int(line)), 30)
+
+
+def test_options_of_java_are_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "echo 'Picked up JAVA_TOOL_OPTIONS: -Dtrust.password=s3cret' >&2; echo 'no license' >&2; exit 1"
+    message, _ = _start(tmp_path, monkeypatch, script)
+    assert message == "Spark failed to start: no license"
+
+
+@pytest.mark.parametrize(("name", "value"), [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "Connect")])
+def test_a_variable_that_names_another_place(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(EngineError, match=f"the variable {name} ") as failed:
+        start_session(slots=1)
+    assert name in failed.value.cure

@@ -54,6 +54,13 @@ def test_the_dashboard_has_panels_that_do_not_overlap() -> None:
         places |= cells
 
 
+def test_every_rule_is_tested() -> None:
+    """`promtool test rules` runs these tests; here: no rule is without one that fires."""
+    text = (ROOT / "contrib" / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8")
+    cases = [case for test in yaml.safe_load(text)["tests"] for case in test["alert_rule_test"]]
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == {rule["alert"] for rule in rules()}
+
+
 def test_rules_have_a_summary_with_labels_of_their_metric() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names))

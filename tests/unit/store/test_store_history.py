@@ -111,6 +111,20 @@ def test_a_resumed_task_has_one_row(store: TaskStore) -> None:
     assert (state(store).run.task_id, state(store).runs, state(store).rows_total) == (task_id, 2, 250)
 
 
+@pytest.mark.parametrize("first", ["INCOMPLETE", "DIFFER"])
+def test_a_resumed_part_does_not_hide_that_the_table_differs(store: TaskStore, first: str) -> None:
+    """The first end of the part decides (DIFFER) or not; when it is equal after the resume, the whole run decides."""
+    whole = run(store, "DIFFER")
+    part = start(store, table_filter="id < 10")
+    summary = {"verdict": first, "mode": "diff", "nodes": ["n1", "n2"], "diff_rows_count": {"n1/n2": 1}}
+    store.finish(part, INTERRUPTED, summary=summary)
+    assert state(store).run.task_id == (part if first == "DIFFER" else whole)
+    store.reopen(part)
+    end(store, part, "MATCH")
+    assert (state(store).run.task_id, state(store).run.verdict, state(store).matched_at) == (whole, "DIFFER", None)
+    assert (state(store).runs, len(store.runs("public.orders"))) == (2, 2)
+
+
 def test_a_table_that_is_missing_on_a_node_differs(store: TaskStore) -> None:
     task = store.start("TABLES_DIFF", cluster="shop", table="public.*", context={"mode": "diff"})
     tables = [

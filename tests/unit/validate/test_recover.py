@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from psycopg.pq import TransactionStatus
 
 from trueup.config.model import Node
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
@@ -21,7 +22,8 @@ class Counting:
         self.failures = list(failures)
         self.opened = 0
         self.wanted = ""
-        meta = SimpleNamespace(connection=SimpleNamespace(closed=False, broken=False), rows=lambda *a, **k: [])
+        info = SimpleNamespace(transaction_status=TransactionStatus.IDLE)
+        meta = SimpleNamespace(connection=SimpleNamespace(info=info), rows=lambda *a, **k: [])
         self.sessions = SimpleNamespace(name="v", meta=meta, log=lambda text: None, reload=lambda: self)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from struct import Struct
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from trueup.db.names import display_name
 from trueup.errors import TrueupError
@@ -20,12 +20,13 @@ Identity = Literal["d", "n", "f", "i"]
 
 _U16 = Struct("!H").unpack_from
 _U32 = Struct("!I").unpack_from
+_U64 = Struct("!Q").unpack_from
 _BEGIN = Struct("!QqI").unpack_from
 _COMMIT = Struct("!BQQq").unpack_from
 _EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _IS_KEY = 1
-# Message kinds that carry no change: type names, origins.
-_SKIPPED = frozenset(b"YO")
+# Message kinds that carry no change: type names.
+_SKIPPED = frozenset(b"Y")
 _ROW_KINDS = frozenset(b"IUDT")
 
 
@@ -83,11 +84,24 @@ def identity_places(relation: Relation) -> tuple[int, ...]:
     return tuple(relation.columns.index(name) for name in relation.keys)
 
 
-def decode(messages: Iterable[bytes], places: Places = identity_places, *, start: int = 0) -> Iterator[Change | Commit]:
+class Origins(Protocol):
+    """Decides which transactions are left out, by their replication origin: those that a syncer has applied."""
+
+    # The changes that were left out.
+    skipped: int
+
+    def is_skipped(self, name: str, position: int) -> bool:
+        """Return whether a transaction with this origin, and position there, is left out."""
+        ...
+
+
+def decode(
+    messages: Iterable[bytes], places: Places = identity_places, *, start: int = 0, origins: Origins | None = None
+) -> Iterator[Change | Commit]:
     """Yield the changes and commits in the messages of one read, which describe each table before its first change.
 
     Changes of transactions before `start` are skipped, and `places` is asked only about tables with other changes: what
-    a table was like before does not matter.
+    a table was like before does not matter. Changes of the transactions that `origins` leaves out are counted.
     """
     relations: dict[int, Relation] = {}
     known: dict[int, tuple[Relation, tuple[int, ...] | None]] = {}
@@ -97,9 +111,12 @@ def decode(messages: Iterable[bytes], places: Places = identity_places, *, start
         return known[number]
 
     lsn = commit_time = xid = 0
+    is_skipped = False
     for data in messages:
         kind = data[0]
-        if lsn < start and kind in _ROW_KINDS:
+        if (lsn < start or is_skipped) and kind in _ROW_KINDS:
+            if is_skipped and lsn >= start and origins is not None:
+                origins.skipped += 1
             continue
         if kind == 73:  # I
             number = _U32(data, 1)[0]
@@ -118,9 +135,13 @@ def decode(messages: Iterable[bytes], places: Places = identity_places, *, start
                 yield Change(relation, "delete", _key(data, 6, key_places, relation), lsn, xid, commit_time)
         elif kind == 66:  # B
             lsn, commit_time, xid = _BEGIN(data, 1)
+            is_skipped = False
         elif kind == 67:  # C
             _, commit_lsn, end, commit_time = _COMMIT(data, 1)
             yield Commit(commit_lsn, end, commit_time)
+        elif kind == 79:  # O
+            if origins is not None and lsn >= start:
+                is_skipped = origins.is_skipped(data[9 : data.index(b"\0", 9)].decode(), _U64(data, 1)[0])
         elif kind == 82:  # R
             relation = _relation(data)
             relations[relation.id] = relation

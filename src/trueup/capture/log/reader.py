@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 import psycopg
 
 from trueup.capture.log import slot as slots
-from trueup.capture.log.pgoutput import Change, Commit, Places, decode
+from trueup.capture.log.pgoutput import Change, Commit, Origins, Places, decode
 from trueup.capture.log.slot import Slot, SlotLost, lsn_text
 from trueup.config.model import Node
 from trueup.db.connection import Connection
@@ -49,15 +49,18 @@ class SlotReader:
             )
         return state
 
-    def changes(self, start: int, end: int, places: Places, *, max_messages: int = 0) -> SlotChanges:
+    def changes(
+        self, start: int, end: int, places: Places, *, max_messages: int = 0, origins: Origins | None = None
+    ) -> SlotChanges:
         """Return the changes of the transactions whose commit record starts in `[start, end)`.
 
         `places` returns the key columns of a table. With `max_messages`, reading ends with the transaction that reaches
         this number of messages, counted from the position of the slot: advance the slot, or reading makes no progress.
+        Transactions that `origins` leaves out are counted there.
         Raises SlotLost if the slot was advanced beyond `start`.
         """
         self.check_start(start)
-        return SlotChanges(self, start, end, places, max_messages)
+        return SlotChanges(self, start, end, places, max_messages, origins)
 
     def check_start(self, start: int) -> None:
         """Raise SlotLost if the slot has been advanced beyond `start`."""
@@ -103,7 +106,9 @@ class SlotChanges:
     transactions; when the iteration is complete and was not cut by `max_messages`, it is at least `end`.
     """
 
-    def __init__(self, reader: SlotReader, start: int, end: int, places: Places, max_messages: int) -> None:
+    def __init__(
+        self, reader: SlotReader, start: int, end: int, places: Places, max_messages: int, origins: Origins | None
+    ) -> None:
         self.position = start
         self.is_cut = False
         self._reader = reader
@@ -111,11 +116,12 @@ class SlotChanges:
         self._end = end
         self._places = places
         self._max_messages = max_messages
+        self._origins = origins
         self._count = 0
 
     def __iter__(self) -> Iterator[Change]:
         with closing(self._counted()) as messages:
-            for item in decode(messages, self._places, start=self._start):
+            for item in decode(messages, self._places, start=self._start, origins=self._origins):
                 if not self._start <= item.lsn < self._end:
                     continue
                 if isinstance(item, Commit):

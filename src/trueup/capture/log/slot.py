@@ -85,7 +85,7 @@ def look(connection: Connection, slot: str) -> Slot | None:
     if is_lost or restart is None:
         raise SlotLost(
             f"the server removed log that replication slot {slot} still needed",
-            cure="compare all rows: run a full sweep, or trueup diff",
+            cure="compare all rows: run a full scrub, or trueup diff",
         )
     if plugin != PLUGIN:
         raise CheckFailed(

@@ -25,16 +25,19 @@ from trueup.errors import CheckFailed, ConfigError, QueryError, TrueupError
 
 # Short, because trigger names consist of the schema and the tube, and names are limited to 63 bytes.
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,14}")
-
-
 BIGINT = (-(2**63), 2**63 - 1)
+
+
+def is_schema_name(name: str) -> bool:
+    """Return whether tubes can be in a schema of this name."""
+    return bool(_SCHEMA.fullmatch(name)) and not name.startswith("pg_")
 
 
 class Session:
     """A connection for reading and writing, opened on first use."""
 
     def __init__(self, node: Node, schema: str, expressions: ExpressionSettings | None = None) -> None:
-        if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
+        if not is_schema_name(schema):
             raise ConfigError(
                 f"invalid schema name for tubes: '{schema}'",
                 cure="use at most 15 lower-case letters, digits and _; do not start with a digit or pg_",

@@ -36,7 +36,6 @@ from trueup.config.model import Node
 from trueup.db.arrow import stream
 from trueup.errors import CheckFailed
 from trueup.spark.errors import errors_for_spark
-from trueup.spark.table.decode import decode
 from trueup.spark.table.options import parse_options
 from trueup.spark.table.plan import Part, Scan, columns_of, plan
 
@@ -93,6 +92,9 @@ class TrueupReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one part, in batches of limited size."""
+        # Spark imports this module in the processes that only look formats up, which do not need pyarrow.
+        from trueup.spark.table.decode import decode
+
         scan, part = self._scan, partition.value
         with errors_for_spark(scan.table):
             for batch in stream(

@@ -20,7 +20,6 @@ from trueup.spark.errors import errors_for_spark
 from trueup.spark.tube.claims import Claims
 from trueup.spark.tube.offsets import Offset
 from trueup.spark.tube.options import StreamOptions, parse_options
-from trueup.spark.tube.tasks import StreamTask, rows_of, split_pods
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,6 +106,9 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Split the pods of a batch by shard; after a crash, the same pods again."""
+        # Not at the top: Spark imports this module in processes that only look formats up, which do not need pyarrow.
+        from trueup.spark.tube.tasks import StreamTask, split_pods
+
         if start == end:
             return []
         with errors_for_spark():
@@ -122,6 +124,8 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the keys of one task with their rows."""
+        from trueup.spark.tube.tasks import rows_of
+
         with errors_for_spark():
             yield from rows_of(partition.value)
 

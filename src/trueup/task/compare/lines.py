@@ -26,14 +26,27 @@ class Lines:
         # JSON of lists of names, which are often the same.
         self._lists: dict[tuple[object, ...], str] = {}
 
-    def of(self, differences: Iterator[Difference], max_rows: int | None = None) -> Iterator[str]:
-        """Yield a line per difference of the pair, until they have at least `max_rows` rows (None: all)."""
-        count = 0
-        for difference in differences:
+    def of(
+        self,
+        differences: Iterator[Difference],
+        max_rows: int | None = None,
+        accepted: Mapping[int, str] | None = None,
+        *,
+        only_accepted: bool = False,
+    ) -> Iterator[str]:
+        """Yield a line per difference of the pair, until they have at least `max_rows` rows (None: all).
+
+        `accepted` has the id of the acceptance of a difference, by its number; those are yielded with
+        `only_accepted`, the others without.
+        """
+        count, accepted = 0, accepted or {}
+        for number, difference in enumerate(differences):
             kind = kind_of(difference, self._pair)
             if kind is not None and (max_rows is None or count < max_rows):
                 count += rows_in(difference, self._pair)
-                yield self._line(difference, kind)
+                if (number in accepted) == only_accepted:
+                    line = self._line(difference, kind)
+                    yield f'{{"accepted": "{accepted[number]}", {line[1:]}' if only_accepted else line
 
     def _line(self, difference: Difference, kind: str) -> str:
         left, right = map(difference.group_of, self._pair)

@@ -21,6 +21,7 @@ from trueup.rows.digest import digest_query
 from trueup.rows.fetch import among, rows_by_key
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
+from trueup.store import TaskStore
 from trueup.task.compare.copies import CompareHashes, compare_hashes, copies_where, differing_hashes, with_hash
 from trueup.task.compare.keys import compare_keys, known_in
 from trueup.task.compare.model import Answer, CompareKeys, Found, Ranges
@@ -63,8 +64,12 @@ def rerun_keys(
     *,
     steering: Steering | None = None,
     shared: Shared | None = None,
+    store: TaskStore | None = None,
 ) -> tuple[Ending, DiffResult]:
-    """Connect, check, compare the keys in one snapshot per node, re-check what differs, write the report."""
+    """Connect, check, compare the keys in one snapshot per node, re-check what differs, write the report.
+
+    `store` has the accepted differences.
+    """
     started = datetime.now(timezone.utc)
     settings = request.settings
     application = f"trueup rerun {task_id[:8]}"
@@ -89,7 +94,7 @@ def rerun_keys(
         remarks = (*past.rest(), *checked.remarks)
         since = Since(past.keys, past.pairs)
         ending = Ending(comparison, Ranges((), "", {}, ""), positions, task_id, started, remarks, since=since)
-        return ending, conclude(ending)
+        return ending, conclude(ending, store)
 
 
 def _compare(run: Comparison, keys: Sequence[KeyValues]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from trueup.db.names import display_name
+from trueup.db.snapshot import Position
 from trueup.errors import StoreError
 from trueup.report.frames import write_parquet
 from trueup.report.html import write_diff_page
@@ -22,6 +23,9 @@ from trueup.rows.align import Pair, differing_pairs
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
+from trueup.store import TaskStore, times
+from trueup.task.accepted import scope_of
+from trueup.task.compare.accepted import Accepted, check_remark, find_accepted
 from trueup.task.compare.lines import Lines
 from trueup.task.compare.model import Ranges
 from trueup.task.compare.state import State
@@ -100,6 +104,7 @@ class Ending:
     # Of a rerun: the earlier report, and per pair what is resolved, remains and is new (computed once).
     since: Since | None = None
     compared: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = field(default_factory=dict)
+    accepted: Accepted = field(default_factory=Accepted)
 
     @property
     def request(self) -> TableRequest:
@@ -117,10 +122,14 @@ class Ending:
         return self.run.state
 
 
-def conclude(ending: Ending) -> DiffResult:
-    """Count the differences, decide the verdict, write the report, and return the result."""
+def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
+    """Count the differences, decide the verdict, write the report, and return the result.
+
+    `store` has the accepted differences; without it, none are accepted.
+    """
     finished = datetime.now(timezone.utc)
     state = ending.state
+    accepted_remarks = _accept(ending, store, finished)
     pairs, alone = _count(ending)
     # Without a snapshot a row may change between hashing and reading.
     incomplete = _reasons(state, explain=ending.request.settings.snapshot and not ending.request.digests_only)
@@ -130,6 +139,8 @@ def conclude(ending: Ending) -> DiffResult:
         differs = state.mismatched_blocks > 0
     # A rerun compares only some keys, so it cannot show that the tables match.
     agrees: Verdict = "RESOLVED" if ending.since else "MATCH"
+    if any(counts.accepted for counts in pairs.values()):
+        agrees = "ACCEPTED"
     verdict: Verdict = "INCOMPLETE" if incomplete else "DIFFER" if differs else agrees
     result = DiffResult(
         verdict=verdict,
@@ -148,13 +159,38 @@ def conclude(ending: Ending) -> DiffResult:
         task_id=ending.task_id,
         alone=alone if len(state.nodes) > 2 else {},
         incomplete=tuple(incomplete),
-        remarks=(*ending.remarks, *_remarks(state), *ending.run.engine.remarks),
+        remarks=(*ending.remarks, *_remarks(state), *accepted_remarks, *ending.run.engine.remarks),
+        accepted=tuple(ending.accepted.as_json()),
+        since_proof=state.proven.as_json() if state.proven else {},
         rerun_of=ending.request.rerun_of,
         since={"/".join(pair): counts for pair, (counts, _) in _since(ending).items()},
     )
     if ending.request.digests_only:
         return result
     return _with_report(ending, result, pairs, finished)
+
+
+def _accept(ending: Ending, store: TaskStore | None, finished: datetime) -> list[str]:
+    """Find the accepted differences of the run; return remarks."""
+    spec, now = ending.spec, times.iso(finished)
+    scope = _scope(ending)
+    if store is None or scope is None:
+        return []
+    table = display_name(spec.schema, spec.table)
+    if ending.request.digests_only:
+        return check_remark(ending.state, store, table, now)
+    ending.accepted = find_accepted(ending.state, spec, scope, store, table=table, now=now)
+    return ending.accepted.remarks
+
+
+def _scope(ending: Ending) -> dict[str, Any] | None:
+    """Return what was compared, and how; None if a node has no identity."""
+    tables = {
+        position.node: {"system": position.system, "table": position.table_oid}
+        for position in ending.positions
+        if isinstance(position, Position) and position.table_oid
+    }
+    return scope_of(ending.spec, tables) if len(tables) == len(ending.positions) else None
 
 
 def _hot(pair: Pair, rows: int) -> str:
@@ -187,6 +223,7 @@ def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
             in_flight=state.in_flight[pair],
             hot=counts["hot"],
             limit_reached=pair in full,
+            accepted=counts["accepted"],
         )
         for pair, counts in kinds.items()
     }
@@ -277,6 +314,8 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
         "diff_row_limit_reached": any(counts.limit_reached for counts in result.pairs.values()),
         "diff_rows_count": {pair: counts.total for pair, counts in result.pairs.items()},
         "alone": dict(result.alone),
+        **({"accepted": [dict(each) for each in result.accepted]} if result.accepted else {}),
+        **({"since_proof": dict(result.since_proof)} if result.since_proof else {}),
         "block_size": settings.block_size,
         "compare_unit_size": settings.compare_unit_size,
         "concurrency_factor": settings.concurrency_factor,
@@ -300,6 +339,7 @@ def record(task: OpenTask, ending: Ending, result: DiffResult) -> None:
         {
             **summary_fields(ending, result, datetime.now(timezone.utc)),
             "kinds": {pair: _kinds(counts) for pair, counts in result.pairs.items()},
+            **({"proof": _proof(ending)} if result.verdict == "MATCH" else {}),
             "positions": {
                 position.node: str(at) for position in ending.positions if (at := getattr(position, "log_position", ""))
             },
@@ -311,7 +351,7 @@ def record(task: OpenTask, ending: Ending, result: DiffResult) -> None:
 
 
 def _kinds(counts: PairCounts) -> dict[str, int]:
-    return {name: getattr(counts, name) for name in ("missing", "extra", "changed", "in_flight", "hot")}
+    return {name: getattr(counts, name) for name in ("missing", "extra", "changed", "in_flight", "hot", "accepted")}
 
 
 def _proof(ending: Ending) -> dict[str, Any]:
@@ -329,6 +369,7 @@ def _proof(ending: Ending) -> dict[str, Any]:
         "nodes": {position.node: asdict(position) for position in ending.positions},
         "earlier": [{position.node: asdict(position) for position in attempt} for attempt in ending.earlier],
         "long_value": spec.long_value,
+        **({"scope": scope} if (scope := _scope(ending)) else {}),
     }
 
 
@@ -342,6 +383,7 @@ def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[
             _reported(ending, pair),
             # Values in the order of the primary key, without its names: those would be most of the file.
             None if resolved is None else map(_as_json, resolved),
+            _reported(ending, pair, only_accepted=True) if counts.accepted else None,
         )
 
 
@@ -394,9 +436,12 @@ def _keys_of(task: Any) -> Iterator[KeyValues]:
     yield from ((str(mark),) for mark in getattr(task, "hashes", ()))
 
 
-def _reported(ending: Ending, pair: Pair) -> Iterator[str]:
+def _reported(ending: Ending, pair: Pair, *, only_accepted: bool = False) -> Iterator[str]:
     bit = 1 << ending.state.pairs.index(pair)
     before = None
     if ending.since and ending.state.suspects.count:
         before = {key: bool(bits & bit) for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True)}
-    return Lines(ending.spec, pair, before).of(iter(ending.state.suspects), ending.state.limit(pair))
+    accepted = ending.accepted.ids(pair)
+    return Lines(ending.spec, pair, before).of(
+        iter(ending.state.suspects), ending.state.limit(pair), accepted, only_accepted=only_accepted
+    )

@@ -27,11 +27,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        try:
-            # Without a name: the file is deleted even if this process is killed.
-            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix=".trueup-", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise _cannot_write(folder, error) from None
+        self._file = unnamed_file(folder, buffering=0)
         self._end = 0
         self._kept: dict[int, tuple[list[Difference], int]] = {}
         self.count = 0
@@ -99,6 +95,14 @@ class Spool:
         except OSError:
             # A full disk was already reported by a write.
             return
+
+
+def unnamed_file(folder: Path, *, buffering: int = -1) -> IO[bytes]:
+    """Return a temporary file without a name: it is deleted even if this process is killed."""
+    try:
+        return tempfile.TemporaryFile(dir=folder, prefix=".trueup-", buffering=buffering)
+    except OSError as error:
+        raise _cannot_write(folder, error) from None
 
 
 def _cannot_write(folder: Path, error: OSError) -> StoreError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,8 +14,9 @@ from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure
 from trueup.errors import TrueupError
-from trueup.rows.align import Difference, Pair, kinds_of, pairs_of
+from trueup.rows.align import Difference, Kind, Pair, kinds_of, pairs_of
 from trueup.rows.keys import Block
+from trueup.rows.proven import ProvenTable
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.task.compare.model import Found, Hashed
@@ -69,6 +70,8 @@ class State:
     broken: set[int] = field(default_factory=set)
     # Blocks whose digests differ and in which no row was found to differ (yet).
     unexplained: set[int] = field(default_factory=set)
+    # With --since-proof: what was taken from a certificate, or why nothing was.
+    proven: ProvenTable | None = None
 
     @property
     def pairs(self) -> list[Pair]:
@@ -103,14 +106,18 @@ class State:
         self.rows.update(answer.counts)
         self.rows_checked += max(answer.counts.values())
         if answer.mismatched:
-            # Several parts of one block count as one block.
-            self.mismatched_blocks += answer.origin not in self.differing
-            self.differing.add(answer.origin)
-            self.mismatched += [(answer.origin, part) for part in answer.where or (answer.block,)]
-            self.unexplained.add(answer.origin)
+            self.differs(answer.origin, answer.where or (answer.block,))
         for pair in self.pairs:
             if pair[0] not in answer.counts or pair[1] not in answer.counts:
                 self.left_out[pair] += 1
+
+    def differs(self, origin: int, parts: Sequence[Block]) -> None:
+        """Note parts of a block whose digests differ."""
+        # Several parts of one block count as one block.
+        self.mismatched_blocks += origin not in self.differing
+        self.differing.add(origin)
+        self.mismatched += [(origin, part) for part in parts]
+        self.unexplained.add(origin)
 
     def add(self, answer: Found, packed: bytes | None = None) -> None:
         """Keep differences up to the limit; `packed` is the same differences, if they are already packed."""
@@ -129,23 +136,33 @@ class State:
                 has_room = True
             if has_room:
                 kept.append(difference)
-                self._count(difference, kinds)
+                self._count(difference, kinds, ())
         self.suspects.add(kept, packed if len(kept) == len(answer.differences) else None)
 
     def keep(self, differences: Sequence[Difference]) -> None:
         """Keep differences that were re-checked."""
         for difference in differences:
-            self._count(difference, kinds_of(difference))
+            self.count(difference)
         self.suspects.add(differences)
 
-    def _count(self, difference: Difference, kinds: Iterable[tuple[Pair, str, int]]) -> None:
-        if not difference.moved:
+    def count(self, difference: Difference, accepted: Collection[Pair] = ()) -> dict[Pair, int]:
+        """Count a suspect; return the rows that are counted as accepted, of the pairs for which it is accepted."""
+        return self._count(difference, kinds_of(difference), accepted)
+
+    def _count(
+        self, difference: Difference, kinds: Sequence[tuple[Pair, Kind, int]], accepted: Collection[Pair]
+    ) -> dict[Pair, int]:
+        if not difference.moved and not (accepted and all(pair in accepted for pair, _, _ in kinds)):
             self.alone.update(alone_with(difference))
+        counted = {}
         for pair, kind, rows in kinds:
             counts = self.kinds.setdefault(pair, Counter())
             limit = self.limit(pair)
             if limit is None or counts.total() < limit:
-                counts["hot" if difference.is_hot(pair) else kind] += rows
+                if pair in accepted:
+                    counted[pair] = rows
+                counts["accepted" if pair in accepted else "hot" if difference.is_hot(pair) else kind] += rows
+        return counted
 
     def limit(self, pair: Pair) -> int | None:
         """Return the number of differing rows at which a pair's list ends, or None if all that was found is listed.

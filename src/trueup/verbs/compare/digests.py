@@ -7,30 +7,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from trueup.nodes.base import EMPTY, CanonicalDigest, ComparedNode, HashBlocks, KeyBlocks, NodeTable, Plan
+from trueup.config.address import POSTGRESQL
+from trueup.nodes.base import ComparedNode, HashBlocks, KeyBlocks, NodeTable, Plan
+from trueup.nodes.block_digests import BlockDigests, all_numbers, differing, most_rows
 from trueup.nodes.postgres import PostgresNode
 from trueup.nodes.probe import without_wrong, wrong_classes
 from trueup.rows.keys import Block
 from trueup.rows.spec import ValueClass
-from trueup.task.compare.model import Hashed
 from trueup.task.compare.state import State
 from trueup.task.together import together
 
 # For a table of unknown size.
 _BITS = 12
 _MOST_BITS = 14
-Digests = Mapping[str, Mapping[int, CanonicalDigest]]
+# Without Spark, blocks are small: few rows are read again if some differ, and their digests are kept in arrays.
+_SMALL = 32
+_MOST_BLOCKS = 500_000
+_SMALL_KINDS = (POSTGRESQL, "parquet", "delta")
+Digests = Mapping[str, BlockDigests]
 
 
-def with_blocks(plan: Plan, nodes: Sequence[ComparedNode], tables: Mapping[str, NodeTable], unit: int) -> Plan:
-    """Return the plan with blocks by ranges of an integer key, if a node has one whose values are spread evenly."""
-    for node in nodes:
-        if isinstance(node, PostgresNode) and (blocks := node.key_blocks(plan, unit)):
-            return replace(plan, blocks=blocks)
+def with_blocks(
+    plan: Plan, nodes: Sequence[ComparedNode], tables: Mapping[str, NodeTable], unit: int, *, is_local: bool
+) -> Plan:
+    """Return the plan with blocks by ranges of the key, if a node has one whose values are spread evenly."""
     known = [table.rows for table in tables.values() if table.rows is not None]
+    if is_local and all(node.kind in _SMALL_KINDS for node in nodes):
+        unit = min(unit, max(_SMALL, -(-max(known, default=0) // _MOST_BLOCKS)))
+    for node in nodes:
+        if isinstance(node, PostgresNode) and _has_ranges(plan, nodes) and (blocks := node.key_blocks(plan, unit)):
+            return replace(plan, blocks=blocks)
     bits = math.ceil(math.log2(max(1.0, max(known) / unit))) if known else _BITS
     # Empty tables have estimates too: blocks by hash cost nothing, so there are some always.
     return replace(plan, blocks=HashBlocks(min(_MOST_BITS, max(4, bits))))
+
+
+def _has_ranges(plan: Plan, nodes: Sequence[ComparedNode]) -> bool:
+    """Return whether the order of the first key column is the same on all nodes, and all have numbers of its values."""
+    first = plan.columns[0]
+    if first.kind == "int":
+        return True
+    # MySQL has dates that are none, and the order of a uuid is another one on MariaDB and ClickHouse.
+    others = ("mysql", "clickhouse", "chdb")
+    return all(first.on[node.name].kind == first.kind and node.kind not in others for node in nodes)
 
 
 def all_digests(nodes: Sequence[ComparedNode], plan: Plan) -> tuple[Plan, tuple[str, ...], Digests]:
@@ -53,31 +72,29 @@ def all_digests(nodes: Sequence[ComparedNode], plan: Plan) -> tuple[Plan, tuple[
         plan, remarks = without_wrong(plan, wrong)
 
 
-def _digests(plan: Plan, node: ComparedNode) -> tuple[Sequence[ValueClass], Mapping[int, CanonicalDigest]]:
+def _digests(plan: Plan, node: ComparedNode) -> tuple[Sequence[ValueClass], BlockDigests]:
     """Return the classes that the node computes in another way or, without any, its digests."""
     wrong = wrong_classes(node, plan)
-    return wrong, {} if wrong else node.digests(plan)
+    return wrong, BlockDigests.of(()) if wrong else node.digests(plan)
 
 
-def differing_blocks(digests: Digests, plan: Plan, state: State) -> list[int]:
-    """Return the blocks whose digests differ; count rows and blocks."""
-    numbers = sorted({number for side in digests.values() for number in side})
-    differing = []
-    for number in numbers:
-        sides = {node: side.get(number, EMPTY) for node, side in digests.items()}
-        differs = len(set(sides.values())) > 1
-        counts = {node: digest.count for node, digest in sides.items()}
-        state.hashed(Hashed(_block(plan, number), counts, differs, origin=number))
-        if differs:
-            differing.append(number)
-    if isinstance(plan.blocks, HashBlocks):
-        # A block has other rows on each node: the largest count per block is not a number of rows.
-        state.rows_checked = max(state.rows.values(), default=0)
-    return differing
+def differing_blocks(digests: Digests, plan: Plan, state: State) -> dict[int, int]:
+    """Return the blocks whose digests differ, and their rows on all nodes together; count rows and blocks."""
+    sides = list(digests.values())
+    numbers = all_numbers(sides)
+    state.blocks += len(numbers)
+    state.rows.update({node: side.rows for node, side in digests.items()})
+    # With blocks by hash, a block has other rows on each node: the largest count per block is not a number of rows.
+    by_key = isinstance(plan.blocks, KeyBlocks)
+    state.rows_checked += most_rows(sides, numbers) if by_key else max(state.rows.values(), default=0)
+    found = dict(differing(sides))
+    for number in found:
+        state.differs(number, [_block(plan, number)])
+    return found
 
 
 def _block(plan: Plan, number: int) -> Block:
     if not isinstance(plan.blocks, KeyBlocks):
         return Block(None, None)
-    start, end = plan.blocks.range_of(number)
-    return Block(None if start is None else (str(start),), None if end is None else (str(end),))
+    start, end = plan.blocks.texts_of(number, number)
+    return Block(None if start is None else (start,), None if end is None else (end,))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.nodes.base import ComparedColumn, Plan
-from trueup.verbs.compare.prepare import open_nodes, plan_of
+from trueup.verbs.compare.prepare import prepared
 from trueup.verbs.compare.request import CompareRequest, Session
 
 
@@ -50,8 +50,7 @@ def explain(request: CompareRequest) -> Explanation:
     """Return how the table of a request is compared; raise CheckFailed if it cannot be. No rows are read."""
     with ExitStack() as stack:
         session = Session(request, stack)
-        nodes = open_nodes(request, session, "trueup explain", stack)
-        plan, _ = plan_of(request, nodes)
+        _, plan, _ = prepared(request, session, "trueup explain", stack)
         columns = tuple(_explained(column, plan) for column in plan.columns)
     return Explanation(request.table.table, columns)
 

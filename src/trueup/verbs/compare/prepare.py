@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from trueup.config.address import POSTGRESQL
+from trueup.engine.session import existing_session
 from trueup.errors import ConfigError
 from trueup.nodes.base import ComparedNode, Moment, NodeTable, Plan
+from trueup.nodes.columnar import ColumnarNode, NotColumnar
 from trueup.nodes.kinds import Opening, open_node
 from trueup.nodes.plan import Request, plan_columns, renamed
 from trueup.nodes.postgres import Options
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import ValueClass
 from trueup.verbs.compare.request import CompareRequest, Session
+
+# Kinds of nodes that can be read without Spark; files of these kinds by Arrow.
+_COLUMNAR = ("parquet", "delta")
+_WITHOUT_SPARK = (POSTGRESQL, "mysql", "clickhouse", "chdb", *_COLUMNAR)
 
 
 def check_settings(table: TableRequest) -> None:
@@ -29,9 +35,6 @@ def check_settings(table: TableRequest) -> None:
     if wrong:
         message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL, or with other types"
         raise ConfigError(message, cure="leave it out")
-    if table.spark.engine == "local":
-        message = "--engine local cannot read nodes of other kinds than PostgreSQL, or compare other types by value"
-        raise ConfigError(message, cure="use --engine auto")
 
 
 def can_compare(table: TableRequest) -> bool:
@@ -43,7 +46,49 @@ def can_compare(table: TableRequest) -> bool:
     return True
 
 
-def open_nodes(request: CompareRequest, session: Session, application: str, stack: ExitStack) -> list[ComparedNode]:
+def prepared(
+    request: CompareRequest, session: Session, application: str, stack: ExitStack
+) -> tuple[list[ComparedNode], Plan, dict[str, NodeTable]]:
+    """Return the nodes of a request, what is compared, and their tables; without Spark, if that is possible."""
+    reason = _needs_spark(request)
+    if not reason:
+        with ExitStack() as own:
+            try:
+                nodes = _open_nodes(request, session, application, own, is_local=True)
+                plan, tables = _plan_of(request, nodes)
+                for node in nodes:
+                    if isinstance(node, ColumnarNode):
+                        node.check(plan)
+                stack.push(own.pop_all())
+                return nodes, plan, tables
+            except NotColumnar as error:
+                reason = str(error)
+    if request.table.spark.engine == "local":
+        raise ConfigError(f"--engine local cannot compare these nodes: {reason}", cure="use --engine auto")
+    nodes = _open_nodes(request, session, application, stack, is_local=False)
+    return nodes, *_plan_of(request, nodes)
+
+
+def _needs_spark(request: CompareRequest) -> str:
+    """Return why a comparison runs on Spark, or an empty text if its nodes can be read without it."""
+    table, spark = request.table, request.table.spark
+    if spark.engine == "spark" or spark.master or spark.remote:
+        return "Spark is configured"
+    if request.frames or request.sources:
+        return "frames are read by Spark"
+    for node in table.nodes:
+        own = request.map.node(node.name)
+        if node.kind not in _WITHOUT_SPARK:
+            return f"node {node.name} is read by Spark"
+        if node.kind in _COLUMNAR and (table.filter or own.filter or own.expressions):
+            return f"node {node.name} has a filter or an expression in the SQL of Spark"
+    # The session of a notebook may have more cores than this machine.
+    return "this process has a session of Spark" if spark.engine != "local" and existing_session() else ""
+
+
+def _open_nodes(
+    request: CompareRequest, session: Session, application: str, stack: ExitStack, *, is_local: bool
+) -> list[ComparedNode]:
     """Return the nodes of a request, which are closed with the stack."""
     table = request.table
     request.map.check_nodes(table.node_names)
@@ -57,13 +102,13 @@ def open_nodes(request: CompareRequest, session: Session, application: str, stac
         checked = request.has_checked_queries
         options = Options(table.settings, table.expressions, filter, own.query, own.expressions, checked)
         named = own.table or table.table
-        opening = Opening(named, options, application, session, request.frames, request.sources, probed)
+        opening = Opening(named, options, application, session, request.frames, request.sources, probed, is_local)
         nodes.append(open_node(node, opening))
         stack.callback(nodes[-1].close)
     return nodes
 
 
-def plan_of(request: CompareRequest, nodes: Sequence[ComparedNode]) -> tuple[Plan, dict[str, NodeTable]]:
+def _plan_of(request: CompareRequest, nodes: Sequence[ComparedNode]) -> tuple[Plan, dict[str, NodeTable]]:
     """Return what is compared, and the tables of the nodes."""
     table, map = request.table, request.map
     tables = {node.name: renamed(node.describe(), map.node(node.name).columns, node.name) for node in nodes}

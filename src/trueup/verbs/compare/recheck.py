@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from trueup.rows.align import Difference
 from trueup.rows.keys import KeyValues
@@ -14,13 +13,10 @@ from trueup.task.compare.recheck import wait_since
 from trueup.task.compare.spool import Place, Spool
 from trueup.task.compare.state import new_spool
 from trueup.verbs.compare.request import CompareRun
-from trueup.verbs.compare.rows import compared_keys, differences
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from trueup.verbs.compare.rows import Found, compared_keys
 
 
-def recheck(run: CompareRun, found: DataFrame, seen: float) -> None:
+def recheck(run: CompareRun, found: Found, seen: float) -> None:
     """Compare the suspects again, in the configured number of rounds; `seen` is the time of the first comparison."""
     settings, state = run.request.settings, run.state
     with ExitStack() as stack:
@@ -31,8 +27,7 @@ def recheck(run: CompareRun, found: DataFrame, seen: float) -> None:
             run.progress.stage(f"re-check {number}/{settings.recheck}", state.suspects.count)
             wait_since(seen, settings.recheck_wait, run.wait)
             in_flight = _in_flight(run)
-            keys = found.selectExpr("explode(keys) AS k").distinct()
-            found = stack.enter_context(compared_keys(run, keys))
+            found = stack.enter_context(compared_keys(run, found.keys()))
             before = state.take_suspects(new_spool(run.request))
             try:
                 _settle(run, before, found)
@@ -64,11 +59,11 @@ def _leave_out(run: CompareRun, in_flight: set[KeyValues]) -> None:
         before.close()
 
 
-def _settle(run: CompareRun, before: Spool, found: DataFrame) -> None:
+def _settle(run: CompareRun, before: Spool, found: Found) -> None:
     """Keep the differences that remain; count those that are gone as in flight."""
     now = new_spool(run.request)
     try:
-        for batch, packed in differences(found):
+        for batch, packed in found.batches():
             now.add(batch, packed)
         # A key that is not unique has several.
         places: defaultdict[KeyValues, list[Place]] = defaultdict(list)

@@ -94,6 +94,8 @@ class CompareRun:
     shown_table: tuple[str, str] = ("", "")
     # Whether all nodes are read at one moment each.
     is_held: bool = True
+    # Whether rows are compared in this process, without Spark.
+    is_local: bool = False
     in_flight: Callable[[Collection[KeyValues]], Collection[KeyValues]] | None = None
 
     @property

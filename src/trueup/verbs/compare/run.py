@@ -7,7 +7,7 @@ blocks in place, compare the rows of the blocks that differ, re-check the differ
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from functools import partial
@@ -16,6 +16,7 @@ from trueup.db.names import parse_table_name
 from trueup.engine.failures import OR_LOCAL, environment_errors
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
+from trueup.nodes.base import LocalNode
 from trueup.report.model import DiffResult
 from trueup.store import TaskStore
 from trueup.task.compare.model import Ranges
@@ -24,7 +25,7 @@ from trueup.task.compare.state import new_state
 from trueup.task.open import OpenTask, open_task
 from trueup.task.steering import Steering
 from trueup.verbs.compare.digests import all_digests, differing_blocks, with_blocks
-from trueup.verbs.compare.prepare import check_settings, inexact, open_nodes, plan_of, remarks_of
+from trueup.verbs.compare.prepare import check_settings, inexact, prepared, remarks_of
 from trueup.verbs.compare.recheck import recheck
 from trueup.verbs.compare.request import CompareRequest, CompareRun, Session
 from trueup.verbs.compare.rows import compared_blocks, keep
@@ -56,11 +57,11 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
     check_settings(table)
     with ExitStack() as stack:
         session = Session(request, stack)
-        nodes = open_nodes(request, session, f"trueup {table.mode} {task.short_id}", stack)
-        plan, tables = plan_of(request, nodes)
+        nodes, plan, tables = prepared(request, session, f"trueup {table.mode} {task.short_id}", stack)
+        is_local = all(isinstance(node, LocalNode) for node in nodes) and not session.is_used
         moments = [node.begin() for node in nodes]
         at_snapshot = time.monotonic()
-        plan = with_blocks(plan, nodes, tables, settings.compare_unit_size)
+        plan = with_blocks(plan, nodes, tables, settings.compare_unit_size, is_local=is_local)
         steering = Steering(settings, partial(task.store.wanted, task.task_id), task.progress, resume=AGAIN)
         state = new_state(table, steering)
         stack.callback(lambda: state.suspects.close())
@@ -68,6 +69,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         task.progress.stage("hashing", len(nodes))
         plan, by_value, digests = all_digests(nodes, plan)
         run = CompareRun(table, nodes, plan, state, session, task.progress, steering.sleep, (schema, name))
+        run.is_local = is_local
         run.is_held, run.in_flight = all(moment.held for moment in moments), request.in_flight
 
         differing = differing_blocks(digests, plan, state)
@@ -85,7 +87,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
     return result
 
 
-def _compare_rows(run: CompareRun, blocks: Sequence[int], seen: float) -> None:
+def _compare_rows(run: CompareRun, blocks: Mapping[int, int], seen: float) -> None:
     run.progress.stage("comparing rows", len(blocks))
     try:
         with environment_errors(), compared_blocks(run, blocks) as found:

@@ -18,7 +18,7 @@ from trueup.db.patterns import Patterns, parse_patterns
 from trueup.engine.progress import Progress
 from trueup.errors import Interrupted
 from trueup.report.many import folder_of_run, summary_of, write_many
-from trueup.report.model import ManyResult, TableOutcome
+from trueup.report.model import AGREED, ManyResult, TableOutcome
 from trueup.rows.request import TableRequest, request_again
 from trueup.store import COMPLETED, Task, TaskStore
 from trueup.task.nodes import open_nodes
@@ -152,12 +152,13 @@ def _known(table: str, task: Task, missing: tuple[str, ...]) -> TableOutcome:
     blocks = summary["mismatched_ranges_count"] if task.task_type == "TABLE_CHECK" else 0
     return TableOutcome(
         table,
-        "DIFFER" if missing and summary["verdict"] == "MATCH" else summary["verdict"],
+        "DIFFER" if missing and summary["verdict"] in AGREED else summary["verdict"],
         missing,
         rows_checked=summary["total_rows_checked"],
         differences=blocks or sum(summary["diff_rows_count"].values()),
         seconds=summary["time_taken"],
         task_id=task.task_id,
+        accepted=sum(each["differences"] for each in summary.get("accepted", ())),
         report=task.diff_file_path,
         page=str(page) if page and page.exists() else "",
     )

@@ -17,7 +17,7 @@ from trueup.engine.progress import Progress
 from trueup.engine.slots import Share, cores_here
 from trueup.engine.waits import wait_for
 from trueup.errors import EngineError, Interrupted, NodeError
-from trueup.report.model import DiffResult, TableOutcome
+from trueup.report.model import AGREED, DiffResult, TableOutcome
 from trueup.rows.request import TableRequest
 from trueup.store import TaskStore
 from trueup.task.connections import check_free
@@ -98,7 +98,7 @@ class Pool(Generic[W]):
             with self.lock:
                 self.outcomes.append(outcome)
                 self.progress.advance(stage="tables")
-                if outcome.verdict not in ("MATCH", "RESOLVED"):
+                if outcome.verdict not in AGREED:
                     self.progress.say(f"{outcome.table}: {outcome.verdict}")
 
     def _outcome(self, table: W) -> TableOutcome:
@@ -133,7 +133,7 @@ def connections_left(settings: DiffSettings, threads: int) -> int:
 
 def outcome_of(result: DiffResult, missing_on: tuple[str, ...]) -> TableOutcome:
     """Return the outcome of a table that was compared."""
-    differs = missing_on and result.verdict in ("MATCH", "RESOLVED")
+    differs = missing_on and result.verdict in AGREED
     return TableOutcome(
         result.table,
         "DIFFER" if differs else result.verdict,
@@ -145,6 +145,7 @@ def outcome_of(result: DiffResult, missing_on: tuple[str, ...]) -> TableOutcome:
         task_id=result.task_id,
         report=result.report,
         page=result.page,
+        accepted=sum(counts.accepted for counts in result.pairs.values()),
     )
 
 

@@ -37,6 +37,8 @@ def run(
     ) as task:
         requested = partial(shared.requested, store, task.task_id) if shared else task.request
         steering = Steering(request.settings, requested, task.progress)
-        ending, result = rerun_keys(request, past, task.task_id, task.progress, steering=steering, shared=shared)
+        ending, result = rerun_keys(
+            request, past, task.task_id, task.progress, steering=steering, shared=shared, store=store
+        )
         record(task, ending, result)
         return result

@@ -119,12 +119,12 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
 
         compare_table(comparison, ranges, before)
         end_snapshots(comparison)
-        # Without snapshots, the rows were last read at the end of the comparison.
+        # Without snapshots, the rows were last read just now.
         seen = at_snapshot if settings.snapshot else time.monotonic()
         (rehash if request.digests_only else recheck)(comparison, seen)
 
         earlier = before.positions if before else ()
         ending = Ending(comparison, ranges, positions, task.task_id, started, checked.remarks, earlier)
-        result = conclude(ending)
+        result = conclude(ending, task.store)
     record(task, ending, result)
     return result

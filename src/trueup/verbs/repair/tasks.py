@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,14 @@ from trueup.report.many import folder_of_run
 from trueup.report.repair import RepairResult
 from trueup.report.repairs import RepairsResult, write_repairs
 from trueup.store import TaskStore
+from trueup.task.accepted import refuse_accepted
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.repair.plan_file import check_entries
 from trueup.verbs.repair.request import RepairRequest, RepairRun, RepairTable
 from trueup.verbs.repair.result import record, record_run
 from trueup.verbs.repair.run import INTERRUPTED, run
+
+_BEFORE_ALL = "1970-01-01T00:00:00.000Z"
 
 
 def repair_table(
@@ -33,6 +36,7 @@ def repair_table(
     """Repair the keys of one table on all nodes; a dry run unless the request says to execute."""
     # Raises on options that do not fit the nodes, before a task is recorded.
     request.mode(table.request.node_names)
+    _refuse_accepted(store, [table])
     with _open(request, table, store, progress) as task:
         (result,), _ = run(request, [table], table.request.nodes, plan, task)
         record(task, result)
@@ -49,6 +53,7 @@ def repair_run(
 ) -> RepairsResult:
     """Repair all tables of a run, each node in one transaction; a dry run unless the request says to execute."""
     request.mode(tuple(node.name for node in whole.nodes))
+    _refuse_accepted(store, whole.tables)
     if plan is not None:
         check_entries(plan, whole.known)
     started = time.monotonic()
@@ -119,3 +124,13 @@ def _open(
         progress=progress,
         on_interrupt=then,
     )
+
+
+def _refuse_accepted(store: TaskStore, tables: Sequence[RepairTable]) -> None:
+    """Raise CheckFailed if keys were accepted since they were listed; keys of a validation, at any time."""
+    for table in tables:
+        if store.acceptances(table.name):
+            keys = table.load()
+            # Keys without a report are those of a validation, which does not know accepted differences.
+            listed_at = str(keys.past.summary["end_time"]) if keys.past else _BEFORE_ALL
+            refuse_accepted(store, table.name, keys.keys, listed_at)

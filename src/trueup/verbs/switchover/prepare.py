@@ -303,8 +303,8 @@ def _validation(request: SwitchoverRequest, link: Link, stack: ExitStack) -> Val
 
 
 def _await_validation(request: SwitchoverRequest, validated: Validated, rounds: Rounds, since: datetime) -> None:
-    """Wait until all rows were swept, all foreign keys checked, and few changes are left to validate."""
-    validated.wait_for_sweeps(since, timeout=request.timeout, run_round=rounds.round)
+    """Wait until all rows were scrubbed, all foreign keys checked, and few changes are left to validate."""
+    validated.wait_for_scrubs(since, timeout=request.timeout, run_round=rounds.round)
     gate.refuse([gate.condition(gate.REFERENCES, rounds.check_references())])
     validated.catch_up(timeout=request.timeout, run_round=rounds.round)
     rounds.catch_up(request.close_keys, request.timeout)

@@ -1,6 +1,6 @@
 """`--proof validated`: a running validation has compared every row, and every change up to a marker.
 
-A proof by induction, as with `keys`: since only the sync can write to the new database, a sweep has compared all its
+A proof by induction, as with `keys`: since only the sync can write to the new database, a scrub has compared all its
 rows, and every later change was validated. Inside of the pause only the last changes are left, up to a marker that is
 written when there are no writers. A validation that compares less is refused before the pause.
 """
@@ -30,7 +30,7 @@ from trueup.verbs.sync.model import Round, SyncTable
 from trueup.verbs.validate import row_errors
 from trueup.verbs.validate.fence import Fence, wait_for, write_marker
 from trueup.verbs.validate.history import SOURCE, TARGET, other_source
-from trueup.verbs.validate.meta import Meta, Stored
+from trueup.verbs.validate.meta import Meta, Stored, open_meta
 from trueup.verbs.validate.pending import key_values
 from trueup.verbs.validate.status import Status, read_status
 
@@ -92,23 +92,26 @@ class Validated:
         if problems:
             raise CheckFailed([f"the validation {self.name}: {problem}" for problem in problems], cure=_CURE)
 
-    def wait_for_sweeps(self, since: datetime, *, timeout: float, run_round: Callable[[], object]) -> None:
-        """Wait until every table was swept after `since`; raise if sweeps are off, or after `timeout` seconds."""
+    def wait_for_scrubs(self, since: datetime, *, timeout: float, run_round: Callable[[], object]) -> None:
+        """Wait until every table was scrubbed after `since`; raise if scrubs are off, or after `timeout` seconds."""
         until = time.monotonic() + timeout
-        # Sweeps have the time of the meta database; the clocks of two servers differ.
+        # Scrubs have the time of the meta database; the clocks of two servers differ.
         now: datetime = one_value(self._link.target.execute("SELECT clock_timestamp()"))
-        swept_since = since + (self.meta.value("clock") - now)
-        while missing := self._unswept(swept_since):
+        scrubbed_since = since + (self.meta.value("clock") - now)
+        if self._unscrubbed(scrubbed_since):
+            with open_meta(self.meta.node) as writer:
+                writer.rows("want_scrub", name=self.name, since=scrubbed_since)
+        while missing := self._unscrubbed(scrubbed_since):
             stored, status = self._read()
-            if not stored.settings.sweep or status.state != "running" or time.monotonic() > until:
+            if not stored.settings.scrub_share or status.state != "running" or time.monotonic() > until:
                 raise CheckFailed(
                     [
-                        f"the validation {self.name}: {table} was not swept completely since only the sync can write"
+                        f"the validation {self.name}: {table} was not scrubbed completely since only the sync can write"
                         f" to {self._link.target_node.name} ({since:%Y-%m-%d %H:%M:%S%z})"
                         for table in missing
                     ],
-                    cure=f"run trueup switchover prepare and trueup validate update {self.name} --sweep 0.2, and try"
-                    " again when the sweep is complete; or use --proof keys",
+                    cure=f"run trueup switchover prepare and trueup validate update {self.name} --scrub-share 0.2,"
+                    " and try again when the scrub is complete; or use --proof keys",
                 )
             run_round()
             time.sleep(_EVERY_BEFORE)
@@ -147,7 +150,7 @@ class Validated:
                 stored, status = self._read()
                 if fence.exit_code == 2 or fence.errors or not status.total("pending"):
                     break
-                # Rows that a sweep suspects may be after the marker; without writers they are decided soon.
+                # Rows that a scrub suspects may be after the marker; without writers they are decided soon.
                 if budget.left <= _MARGIN:
                     raise spent(budget.seconds, GATE, f"{status.total('pending'):,} rows are not validated yet")
                 check(status)
@@ -251,9 +254,9 @@ class Validated:
             return []
         return [f"it follows {syncer}, not the sync {self._link.name} (--syncer {expected})"]
 
-    def _unswept(self, since: datetime) -> list[str]:
-        swept = {row["source"]: row["swept_at"] for row in self.meta.rows("tables", name=self.name)}
-        return [name for name in self._tables if swept.get(name) is None or swept[name] <= since]
+    def _unscrubbed(self, since: datetime) -> list[str]:
+        scrubbed = {row["source"]: row["scrubbed_at"] for row in self.meta.rows("tables", name=self.name)}
+        return [name for name in self._tables if scrubbed.get(name) is None or scrubbed[name] <= since]
 
     def _open_errors(self, fence: Fence) -> list[str]:
         problems = list(fence.reasons)
@@ -294,7 +297,7 @@ def find(request: SwitchoverRequest, link: Link) -> Iterator[Validated]:
         which = f"validation {request.validation}" if request.validation else "validation"
         raise CheckFailed(
             others or [f"there is no {which} {direction} on {places}"],
-            cure="start one with trueup validate start --sweep 0.2, or name the node that keeps it: --meta NODE",
+            cure="start one with trueup validate start --scrub-share 0.2, or name the node that keeps it: --meta NODE",
         )
     if len(fitting) > 1:
         names = ", ".join(f"{one.name} (on {node.name})" for node, one in fitting)

@@ -14,7 +14,7 @@ from typing import Any
 from trueup.capture.log.publications import published_problem
 from trueup.config.wording import counted
 from trueup.engine.choose import EngineStarter
-from trueup.engine.failures import known_error
+from trueup.engine.failures import known_error, uninterrupted
 from trueup.engine.progress import Progress
 from trueup.verbs.sync import changelog, check, history, reshaped, snapshot_copy, state, turn
 from trueup.verbs.sync.following import FollowDdl, Following
@@ -120,7 +120,7 @@ def run(
                         progress.say(f"{error.message}: checking all tables again")
             turn.wait_for_turn(request, progress)
         except Exception as error:
-            if not until.follow or not turn.is_passing(known := known_error(error), totals):
+            if not until.follow or not turn.is_passing(known := known_error(uninterrupted(error)), totals):
                 raise
             # A restart, a failover, a rehearsal of a switchover: nothing is lost, and rounds continue after it.
             progress.say(f"{known}; trying again")

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from trueup.capture.triggers import tubes
 from trueup.config.secrets import mask
-from trueup.engine.failures import known_error
+from trueup.engine.failures import known_error, uninterrupted
 from trueup.engine.lasting import LastingSpark
 from trueup.engine.slots import cores_here
 from trueup.engine.spark import SparkEngine
@@ -72,7 +72,7 @@ def run(job: Job) -> Summary:
                 _run_once(job, spark, copies)
                 break
             except Exception as failure:
-                error = known_error(failure)
+                error = known_error(uninterrupted(failure))
                 if not had_locks or not (_passes(error) or _is_given_up(error, job, spark)):
                     _end(job, error)
                     raise

@@ -18,8 +18,9 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
+from trueup.db.storable import as_json
 from trueup.errors import CheckFailed, ConfigError, TrueupError
-from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.option_checks import refuse_wrong_options
 from trueup.verbs.validate.plan import plan_pair
 from trueup.verbs.validate.routes import (

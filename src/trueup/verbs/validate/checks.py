@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from trueup.rows.keys import KeyValues
 from trueup.verbs.validate import pending, row_errors
 from trueup.verbs.validate.batch import Touches
 from trueup.verbs.validate.judge import Check, Judged, Mismatch, judge, tasks_of
-from trueup.verbs.validate.pending import TRUNCATE, Entry, TableKey, Touch
+from trueup.verbs.validate.pending import TARGET, TRUNCATE, Entry, TableKey, Touch
 from trueup.verbs.validate.plan import Pair
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.tables import Tables
@@ -136,7 +137,7 @@ class Checker:
         for place, mismatch in failed.items():
             touch = touches[place[0]].get(place[1]) or next(iter(touches[place[0]].values()))
             entry = known[place].touched(touch) if place in known else Entry.of(*place, touch)
-            after = entry.failed(mismatch, position, now, self._delay)
+            after = entry.failed(mismatch, position, now, self.delay_of(entry))
             if after is not None:
                 entries.append(after)
         still_pending = {entry.place for entry in entries}
@@ -173,9 +174,14 @@ class Checker:
         places = _places(touches)
         return pending.known(self._sessions.meta, self._sessions.name, places) if self.pending and places else {}
 
-    @property
-    def _delay(self) -> timedelta:
-        return timedelta(seconds=self._sessions.settings.row_error_delay)
+    def delay_of(self, entry: Entry) -> timedelta:
+        """Return for how long a row must be wrong to be an error.
+
+        What another writer wrote on the target does not wait for the syncer, if its position is known.
+        """
+        settings = self._sessions.settings
+        is_known = entry.op == TARGET and not settings.syncer.startswith("lag:")
+        return timedelta(seconds=min(settings.row_error_delay, settings.check_interval if is_known else math.inf))
 
     # ---- further checks
 
@@ -205,7 +211,7 @@ class Checker:
             mismatch = failed.get(entry.place)
             if by_hash and mismatch is not None:
                 entry = entry.compared_by_hash(mismatch)
-            after = None if mismatch is None else entry.failed(mismatch, position, now, self._delay)
+            after = None if mismatch is None else entry.failed(mismatch, position, now, self.delay_of(entry))
             if mismatch is not None and after is not None and is_final(entry):
                 errors.append((pairs[entry.source].target_name, entry, mismatch))
                 after = None

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from trueup.capture.log.slot import SlotLost
 from trueup.db.server_identity import ServerPosition, server_position
+from trueup.db.storable import as_json
 from trueup.verbs.validate.log import FULL_CHECK
-from trueup.verbs.validate.meta import Stored, as_json
+from trueup.verbs.validate.meta import Stored
 from trueup.verbs.validate.sessions import Sessions
 
 SOURCE, TARGET = "source", "target"
@@ -29,6 +30,11 @@ class History:
         is_new = stored.needs_new_start
         self._known = {} if is_new else {side: ServerPosition.from_json(at) for side, at in stored.servers.items()}
         self.check()
+
+    @property
+    def target_position(self) -> int | None:
+        """Return where the log of the target was at the last check."""
+        return self._known[TARGET].position if TARGET in self._known else None
 
     def check(self) -> None:
         """Raise SlotLost if a server was replaced or went back; else store their positions."""

@@ -1,11 +1,13 @@
-"""Changes from the log of the source: the slot of a validation."""
+"""Changes from the log of a node: the slot of a validation on the source, or its second slot on the target."""
 
 from __future__ import annotations
 
 import math
 import secrets
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 
 import psycopg
 
@@ -15,11 +17,12 @@ from trueup.capture.log.reader import SlotReader
 from trueup.capture.log.slot import Slot, SlotLost
 from trueup.errors import CheckFailed
 from trueup.verbs.validate.meta import Stored
+from trueup.verbs.validate.routes import Name
 from trueup.verbs.validate.sessions import MARK, Sessions
 from trueup.verbs.validate.source import Opened, Pulled
 from trueup.verbs.validate.tables import Tables
 
-FULL_CHECK = "compare all rows: start the validation again with --sweep, or run trueup diff"
+FULL_CHECK = "compare all rows: start the validation again with --scrub-share, or run trueup diff"
 _ADVANCE_SECONDS = 1.0
 # The first version whose output plugin reports messages.
 _MESSAGES = 140000
@@ -32,12 +35,41 @@ _RESENT_BYTES = 1024 * 1024
 _CATCH_UP_SECONDS = 60.0
 
 
-class LogSource:
-    """Reads the slot of a validation with a session of its own."""
+@dataclass(frozen=True)
+class LogSide:
+    """The log of one node: what the meta database has about it."""
 
-    def __init__(self, sessions: Sessions, tables: Tables) -> None:
+    # The place of the node in `Sessions.servers`.
+    number: int
+    slot: str
+    publication: str
+    owns_publication: bool
+    position: int | None
+    token: str
+    token_end: int | None
+
+
+def source_side(stored: Stored) -> LogSide:
+    """Return the slot on the source."""
+    return LogSide(
+        0, stored.slot, stored.publication, stored.owns_publication, stored.position, stored.token, stored.token_end
+    )
+
+
+def target_side(stored: Stored) -> LogSide:
+    """Return the slot on the target; both nodes may be databases of one server, which has one list of slots."""
+    name = f"{stored.slot}_t"
+    return LogSide(1, name, name, True, stored.target_position, stored.target_token, stored.target_token_end)
+
+
+class LogSource:
+    """Reads a slot of a validation with a session of its own."""
+
+    def __init__(self, sessions: Sessions, tables: Tables, side_of: Callable[[Stored], LogSide] = source_side) -> None:
         self._sessions = sessions
         self._tables = tables
+        self._side_of = side_of
+        self._number = side_of(sessions.stored).number
         self._open: SlotReader | None = None
         self._released = 0
         self._release_at = 0.0
@@ -54,48 +86,55 @@ class LogSource:
 
     def prepare(self, stored: Stored) -> None:
         """Create or correct the publication of the validation; check that the one of the user exists."""
-        sessions, tables = self._sessions, self._tables
+        sessions, side = self._sessions, self._side_of(stored)
         self._behind = None
-        source = sessions.servers[0]
-        connection = sessions.connect(source, read_only=False)
-        self._open = SlotReader(connection, source, stored.slot, stored.publication, cure=FULL_CHECK)
-        with sessions.source_errors():
-            exists = publication_exists(connection, stored.publication)
+        node = sessions.servers[self._number]
+        connection = sessions.connect(node, read_only=False)
+        self._open = SlotReader(connection, node, side.slot, side.publication, cure=FULL_CHECK)
+        with self._errors():
+            exists = publication_exists(connection, side.publication)
             if not exists and not stored.needs_new_start:
                 raise SlotLost(
-                    f"publication {stored.publication} was dropped: changes since then are not in the log of the slot",
-                    cure=FULL_CHECK if stored.owns_publication else f"create the publication again, then {FULL_CHECK}",
-                    node=source.name,
+                    f"publication {side.publication} was dropped: changes since then are not in the log of the slot",
+                    cure=FULL_CHECK if side.owns_publication else f"create the publication again, then {FULL_CHECK}",
+                    node=node.name,
                 )
-            if stored.owns_publication:
-                make_publication(connection, stored.publication, [tables.routes[name].source for name in tables.pairs])
+            if side.owns_publication:
+                make_publication(connection, side.publication, self._published())
             elif not exists:
                 raise CheckFailed(
-                    [f"publication {stored.publication} does not exist"],
+                    [f"publication {side.publication} does not exist"],
                     cure="create it, or omit --publication",
-                    node=source.name,
+                    node=node.name,
                 )
+
+    def _published(self) -> list[Name]:
+        """Return the tables of the publication."""
+        return [self._tables.routes[name].source for name in self._tables.pairs]
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return self._sessions.target_errors() if self._number else self._sessions.source_errors()
 
     def open(self, stored: Stored) -> Opened:
         """Open the slot; create it at the first start, and after changes were lost."""
-        sessions, connection = self._sessions, self._reader.connection
-        source = sessions.nodes[0]
-        with sessions.source_errors():
-            state = None if stored.needs_new_start else slot.look(connection, stored.slot)
-            if state is not None and stored.position is not None and state.confirmed <= stored.position:
-                self._check_mark(stored)
+        sessions, connection, side = self._sessions, self._reader.connection, self._side_of(stored)
+        node = sessions.nodes[self._number]
+        with self._errors():
+            state = None if stored.needs_new_start else slot.look(connection, side.slot)
+            if state is not None and side.position is not None and state.confirmed <= side.position:
+                self._check_mark(side)
                 # The position of the last mark is not stored: the slot stays until the next mark.
-                self._mark = state.confirmed if stored.token else None
-                return Opened(stored.position, is_new=False)
+                self._mark = state.confirmed if side.token else None
+                return Opened(side.position, is_new=False)
             if not stored.needs_new_start:
                 raise SlotLost(
-                    f"replication slot {stored.slot} was dropped, or advanced by another reader",
+                    f"replication slot {side.slot} was dropped, or advanced by another reader",
                     cure=FULL_CHECK,
-                    node=source.name,
+                    node=node.name,
                 )
-            slot.drop(connection, stored.slot, "")
+            slot.drop(connection, side.slot, "")
             self._mark = None
-            return Opened(slot.make_slot(connection, stored.slot), is_new=True)
+            return Opened(slot.make_slot(connection, side.slot), is_new=True)
 
     def close(self) -> None:
         """Close the session."""
@@ -105,7 +144,7 @@ class LogSource:
     def check(self, read: int, lag: float) -> int | None:
         """Raise SlotLost if the slot is lost; drop it if it retains too much log. Return the retained bytes."""
         reader = self._reader
-        with self._sessions.source_errors():
+        with self._errors():
             state = reader.state()
             if not self._is_catching_up(state, read, lag):
                 self._limit_retained(state)
@@ -137,7 +176,7 @@ class LogSource:
                 f"replication slot {reader.slot} retained {state.retained:,} bytes of log, more than --max-retained-wal"
                 f" ({limit:,}), and was dropped so that the server can remove them",
                 cure=f"wait until the syncer has caught up, then {FULL_CHECK}",
-                node=self._sessions.nodes[0].name,
+                node=self._sessions.nodes[self._number].name,
             )
 
     def read(self, start: int, end: int) -> Pulled | None:
@@ -154,25 +193,26 @@ class LogSource:
         if connection.info.server_version < _MESSAGES:
             return
         token = secrets.token_hex(16)
-        with self._sessions.source_errors():
+        with self._errors():
             mark = slot.emit_message(connection, MARK, token)
             end = slot.flushed_position(connection)
-        meta.rows("put_token", name=self._sessions.name, token=token, end=end)
+        statement = "put_target_token" if self._number else "put_token"
+        meta.rows(statement, name=self._sessions.name, token=token, end=end)
         self._mark = mark
 
-    def _check_mark(self, stored: Stored) -> None:
+    def _check_mark(self, side: LogSide) -> None:
         """Raise SlotLost if the last mark is not in the log: then this log is not the one that was read before."""
-        if not stored.token or stored.token_end is None:
+        if not side.token or side.token_end is None:
             return
-        token = stored.token.encode()
-        with closing(self._reader.messages(stored.token_end, 0)) as messages:
+        token = side.token.encode()
+        with closing(self._reader.messages(side.token_end, 0)) as messages:
             if any(message.endswith(token) for message in messages):
                 return
         raise SlotLost(
-            f"the log of {self._sessions.nodes[0].name} does not have the last mark of this validation: the source was"
-            " restored, or its slot was advanced by another reader",
+            f"the log of {self._sessions.nodes[self._number].name} does not have the last mark of this validation: the"
+            f" {'target' if self._number else 'source'} was restored, or its slot was advanced by another reader",
             cure=FULL_CHECK,
-            node=self._sessions.nodes[0].name,
+            node=self._sessions.nodes[self._number].name,
         )
 
     def release(self, position: int, *, at_once: bool = False) -> None:

@@ -187,6 +187,17 @@ class Looker:
         texts += [f"column {name} was not compared before" for name in sorted(late)]
         return "; ".join(texts)
 
+    def rewritten(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+        """Return what `is_rewritten` found, for a user."""
+        gone = {place for place in before["files"] if place.isdigit()} - {*now["files"]}
+        if gone:
+            return "a partition was detached or dropped"
+        if any(now["files"].get(place) != file for place, file in before["files"].items() if place.isdigit()):
+            return "the table, or a partition, was truncated or written again without row changes in the log"
+        if _files(before.get("target_files", {})) != _files(now["target_files"]):
+            return "the table on the target, or a partition, was truncated, detached or written again"
+        return "a type, a column or a new partition changed rows without row changes in the log"
+
     def is_rewritten(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
         """Return whether rows came, went or have other values without a message in the log.
 
@@ -198,6 +209,9 @@ class Looker:
         if any(now["files"].get(oid) != file for oid, file in before["files"].items()):
             return True
         if _is_target_rewritten(before.get("target_files", {}), now["target_files"]):
+            return True
+        if self.sessions.settings.both_sides and _files(before.get("target_files", {})) != _files(now["target_files"]):
+            # A TRUNCATE of one partition, and partitions that come and go, are not in the log.
             return True
         for name, (*numbers, has_default) in now["compared"].items():
             if name in before["compared"]:
@@ -251,6 +265,10 @@ def _is_target_rewritten(before: Mapping[str, str], now: Mapping[str, str]) -> b
     changed = {place for place, value in before.items() if now.get(place) != value}
     files = {place for place in changed if place.isdigit() and place in now}
     return bool(changed - files - {"columns"}) or bool(files and "columns" in changed)
+
+
+def _files(places: Mapping[str, str]) -> dict[str, str]:
+    return {place: file for place, file in places.items() if place.isdigit()}
 
 
 def _meanings(connection: Connection, oids: Iterable[int]) -> dict[int, dict[str, str]]:

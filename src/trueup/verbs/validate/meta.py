@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +10,6 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
-from psycopg.types.json import Jsonb
 
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.model import Config, Node
@@ -25,6 +23,7 @@ from trueup.db.statements import load
 from trueup.db.storable import with_storable
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.proof import store
 from trueup.verbs.validate.settings import Settings
 
 
@@ -62,6 +61,14 @@ class Stored:
     requests_applied: int
     # What runs it: its name (local, spark), and with Spark its batches, jobs and rates.
     engine: dict[str, Any]
+    # With both sides: the position before which all changes of the target are judged, the mark in its log, and how many
+    # changes were of others, and of the syncer.
+    target_position: int | None
+    target_token: str
+    target_token_end: int | None
+    target_others: int
+    target_applied: int
+    target_at: datetime | None
 
     @property
     def has_begun(self) -> bool:
@@ -94,13 +101,14 @@ class Meta:
 
     def make(self) -> None:
         """Create the tables that do not exist yet."""
-        if self.value("is_made"):
+        if self.value("is_made") and store.is_made(self.connection):
             # A role that may only use the tables needs no right to create them.
             return
 
         def create_objects() -> None:
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.verbs.validate", "meta.sql")["make"])
+            store.make(self.connection)
             ensure_identities(self.connection, "trueup")
 
         with self.errors():
@@ -116,6 +124,7 @@ class Meta:
                 return
             # A role that only uses the tables cannot drop them.
             with suppress(psycopg.errors.InsufficientPrivilege), self.connection.transaction():
+                store.drop(self.connection)
                 self.connection.execute(load("trueup.verbs.validate", "meta.sql")["drop_tables"])
             drop_schema_if_empty(self.connection, "trueup")
 
@@ -123,6 +132,8 @@ class Meta:
         """Remove and restart tables as requested; return the settings that belong to it. Needs the lock, or its row."""
         with self.transaction():
             self.rows("lock_row", name=name)
+            restarted = [row["source"] for row in self.rows("tables", name=name) if row["requested"] == "restart"]
+            store.void(self.connection, name, "it was restarted", restarted)
             for statement in ("forget_pending", "forget_errors", "remove_tables", "restart_tables"):
                 self.rows(statement, name=name)
             return self.need(name)
@@ -261,8 +272,3 @@ def find_validation(config: Config, name: str) -> tuple[tuple[Node, ...], list[s
 def meta_nodes(config: Config, meta_node: str = "") -> tuple[Node, ...]:
     """Return the nodes that may hold the meta database: the given one, else all."""
     return config.select(names=[meta_node] if meta_node else list(config.nodes), at_least=1)
-
-
-def as_json(value: Mapping[str, Any] | list[Any]) -> Jsonb:
-    """Wrap a value for a column of type jsonb."""
-    return Jsonb(value, dumps=lambda content: json.dumps(content, ensure_ascii=False))

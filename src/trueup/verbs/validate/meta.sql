@@ -46,13 +46,20 @@ CREATE TABLE IF NOT EXISTS trueup.validation_table (
     truncates bigint NOT NULL DEFAULT 0,
     -- Changes that were not checked: of a stopped table, or missed by the capture.
     unchecked bigint NOT NULL DEFAULT 0,
-    sweep_key text[],
-    sweep_rows bigint NOT NULL DEFAULT 0,
-    sweep_passes bigint NOT NULL DEFAULT 0,
-    sweep_began_at timestamptz,
-    swept_at timestamptz,
+    scrub_rows bigint NOT NULL DEFAULT 0,
+    scrub_passes bigint NOT NULL DEFAULT 0,
+    scrub_began_at timestamptz,
+    scrubbed_at timestamptz,
     PRIMARY KEY (validation, source)
 );
+-- Names of an earlier version.
+DO $$ DECLARE renamed record; BEGIN
+    FOR renamed IN SELECT attname, replace(replace(attname, 'swept', 'scrubbed'), 'sweep', 'scrub') AS after
+                     FROM pg_attribute WHERE attrelid = 'trueup.validation_table'::regclass AND attname ~ '^(sweep|swept)_'
+    LOOP
+        EXECUTE format('ALTER TABLE trueup.validation_table RENAME COLUMN %I TO %I', renamed.attname, renamed.after);
+    END LOOP;
+END $$;
 -- Source and target at the last check: system identifier and database, timeline, position. Log only: a message in the log of the
 -- source and a position behind it. Triggers only: the last round, see capture/triggers/readers.py.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS servers jsonb NOT NULL DEFAULT '{}',
@@ -66,9 +73,18 @@ ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS missed text NOT NUL
 -- Requests of `add`, `remove` and `restart`: the number of the last one, and the one that the process has applied.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS requests bigint NOT NULL DEFAULT 0;
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS requests_applied bigint NOT NULL DEFAULT 0;
--- The request for a table (restart, remove), and whether it is swept once, also without --sweep.
+-- The request for a table (restart, remove), and whether it is scrubbed once, also without --scrub-share.
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS requested text NOT NULL DEFAULT '';
-ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS sweep_once boolean NOT NULL DEFAULT false;
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS scrub_once boolean NOT NULL DEFAULT false;
+-- With both sides: the position in the log of the target, the mark there, and counts; per table what its publication is.
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS target_position bigint,
+    ADD COLUMN IF NOT EXISTS target_token text NOT NULL DEFAULT '', ADD COLUMN IF NOT EXISTS target_token_end bigint,
+    ADD COLUMN IF NOT EXISTS target_others bigint NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS target_applied bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS target_at timestamptz;
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS target_capture text,
+    ADD COLUMN IF NOT EXISTS target_problem text NOT NULL DEFAULT '';
+-- All blocks are hashed again after this time, also if they are not old.
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS scrub_wanted timestamptz;
 -- What runs the validation, and with Spark its progress.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS engine jsonb NOT NULL DEFAULT '{}';
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
@@ -116,7 +132,10 @@ CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_err
 -- name: is_made
 -- The last objects that `make` creates; if they exist, all objects exist.
 SELECT EXISTS (SELECT FROM pg_attribute
-                WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'sweep_once')
+                WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'scrub_once')
+   AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'scrub_wanted')
+   AND EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'target_problem')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'round')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'holder')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'engine')
@@ -151,7 +170,8 @@ VALUES (%(name)s, %(settings)s, %(slot)s, %(publication)s, %(owns)s)
 -- name: get
 SELECT name, settings, slot, publication, owns_publication, state, reason, wanted, created_at, started_at, heard_at, began,
        position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap,
-       servers, token, token_end, round, requests, requests_applied, engine
+       servers, token, token_end, round, requests, requests_applied, engine, target_position, target_token,
+       target_token_end, target_others, target_applied, target_at
   FROM trueup.validation WHERE name = %(name)s
 
 -- name: names
@@ -170,17 +190,15 @@ ON CONFLICT (validation, source) DO UPDATE SET
     -- Changes while the table was stopped were not checked, and perhaps not read.
     unchecked = CASE WHEN validation_table.stage = 'stopped' AND excluded.stage = 'running'
                      THEN greatest(validation_table.unchecked, 1) ELSE validation_table.unchecked END,
-    -- A sweep that is interrupted by a stop is not complete.
-    sweep_key = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_key END,
-    sweep_began_at = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_began_at END
+    -- A scrub that is interrupted by a stop is not complete.
+    scrub_began_at = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.scrub_began_at END
 
 -- name: count_table
 UPDATE trueup.validation_table SET
     inserts = inserts + %(insert)s, updates = updates + %(update)s, deletes = deletes + %(delete)s,
     truncates = truncates + %(truncate)s, unchecked = unchecked + %(unchecked)s,
-    -- A sweep in progress may already have passed the rows of an unchecked change.
-    sweep_key = CASE WHEN %(unchecked)s > 0 THEN NULL ELSE sweep_key END,
-    sweep_began_at = CASE WHEN %(unchecked)s > 0 THEN NULL ELSE sweep_began_at END
+    -- A scrub in progress may already have passed the rows of an unchecked change.
+    scrub_began_at = CASE WHEN %(unchecked)s > 0 THEN NULL ELSE scrub_began_at END
  WHERE validation = %(name)s AND source = %(source)s
 
 -- name: capture
@@ -188,36 +206,53 @@ UPDATE trueup.validation_table SET
 UPDATE trueup.validation_table SET
     capture = %(capture)s,
     unchecked = CASE WHEN capture IS NOT NULL THEN greatest(unchecked, 1) ELSE unchecked END,
-    sweep_key = NULL, sweep_began_at = NULL
+    scrub_began_at = NULL
  WHERE validation = %(name)s AND source = %(source)s AND capture IS DISTINCT FROM %(capture)s
+RETURNING source
 
 -- name: identity
--- If changes were missed, a sweep in progress may already have passed their rows.
+-- If changes were missed, a scrub in progress may already have passed their rows.
 UPDATE trueup.validation_table SET identity = %(identity)s,
     missed = CASE WHEN %(missed)s <> '' THEN %(missed)s ELSE missed END,
     unchecked = CASE WHEN %(missed)s <> '' THEN greatest(unchecked, 1) ELSE unchecked END,
-    sweep_key = CASE WHEN %(missed)s <> '' THEN NULL ELSE sweep_key END,
-    sweep_began_at = CASE WHEN %(missed)s <> '' THEN NULL ELSE sweep_began_at END
+    scrub_began_at = CASE WHEN %(missed)s <> '' THEN NULL ELSE scrub_began_at END
  WHERE validation = %(name)s AND source = %(source)s
 
 -- name: missed
--- All tables need a sweep; one in progress may already have passed rows.
-UPDATE trueup.validation_table SET missed = %(missed)s, unchecked = greatest(unchecked, 1), sweep_key = NULL,
-    sweep_began_at = NULL
+-- All tables need a scrub; one in progress may already have passed rows.
+UPDATE trueup.validation_table SET missed = %(missed)s, unchecked = greatest(unchecked, 1),
+    scrub_began_at = NULL
  WHERE validation = %(name)s
 
 -- name: clock
 SELECT clock_timestamp()
 
--- name: sweep
+-- name: scrub
 UPDATE trueup.validation_table SET
-    sweep_key = %(key)s, sweep_rows = sweep_rows + %(rows)s, sweep_passes = sweep_passes + %(passes)s,
-    swept_at = CASE WHEN %(passes)s > 0 THEN coalesce(sweep_began_at, %(now)s) ELSE swept_at END,
+    scrub_rows = scrub_rows + %(rows)s, scrub_passes = scrub_passes + %(passes)s,
+    scrubbed_at = CASE WHEN %(passes)s > 0 THEN coalesce(scrub_began_at, %(now)s) ELSE scrubbed_at END,
     unchecked = CASE WHEN %(passes)s > 0 THEN 0 ELSE unchecked END,
     missed = CASE WHEN %(passes)s > 0 THEN '' ELSE missed END,
-    sweep_once = sweep_once AND %(passes)s = 0,
-    sweep_began_at = CASE WHEN %(passes)s > 0 THEN NULL ELSE coalesce(sweep_began_at, %(now)s) END
+    scrub_once = scrub_once AND %(passes)s = 0,
+    scrub_began_at = CASE WHEN %(passes)s > 0 THEN NULL ELSE coalesce(scrub_began_at, %(now)s) END
  WHERE validation = %(name)s AND source = %(source)s
+
+-- name: scrub_candidates
+-- Per table: its oldest block, the start of the pass in progress, and whether all its blocks must be hashed now.
+SELECT t.source, t.scrub_began_at, clock_timestamp() AS now,
+       t.unchecked > 0 OR t.scrub_once OR c.source IS NULL OR c.void_at IS NOT NULL OR t.scrubbed_at IS NULL
+       OR coalesce(t.scrubbed_at <= greatest(v.scrub_wanted, (v.gap ->> 'at')::timestamptz), false) AS is_needed, b.*
+  FROM trueup.validation v
+  JOIN trueup.validation_table t ON t.validation = v.name
+  LEFT JOIN trueup.certificate c ON c.validation = t.validation AND c.source = t.source
+  LEFT JOIN LATERAL (
+       SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched
+         FROM trueup.certificate_block WHERE validation = t.validation AND source = t.source
+        ORDER BY hashed_at NULLS FIRST, id LIMIT 1) b ON true
+ WHERE v.name = %(name)s AND t.source = ANY (%(sources)s)
+
+-- name: want_scrub
+UPDATE trueup.validation SET scrub_wanted = greatest(scrub_wanted, %(since)s) WHERE name = %(name)s
 
 -- name: progress
 UPDATE trueup.validation SET
@@ -242,7 +277,7 @@ UPDATE trueup.validation SET settings = %(settings)s WHERE name = %(name)s
 -- name: begin_at
 -- Positions from before it may be of a history that does not exist any more: nothing is validated before this one.
 UPDATE trueup.validation SET began = coalesce(began, %(position)s), position = %(position)s, validated = %(position)s,
-    gap = %(gap)s, pods = '{}', token = '', token_end = NULL, round = 0
+    upstream = NULL, gap = %(gap)s, pods = '{}', token = '', token_end = NULL, round = 0
  WHERE name = %(name)s
 
 -- name: take_names
@@ -254,6 +289,22 @@ UPDATE trueup.validation SET servers = %(servers)s WHERE name = %(name)s
 -- name: put_token
 UPDATE trueup.validation SET token = %(token)s, token_end = %(end)s WHERE name = %(name)s
 
+-- name: put_target_token
+UPDATE trueup.validation SET target_token = %(token)s, target_token_end = %(end)s WHERE name = %(name)s
+
+-- name: target_begin
+UPDATE trueup.validation SET target_position = %(position)s, target_token = '', target_token_end = NULL
+ WHERE name = %(name)s
+
+-- name: target_progress
+UPDATE trueup.validation SET target_position = %(position)s, target_others = target_others + %(others)s,
+    target_applied = target_applied + %(applied)s, target_at = now()
+ WHERE name = %(name)s
+
+-- name: target_capture
+UPDATE trueup.validation_table SET target_capture = %(capture)s, target_problem = %(problem)s
+ WHERE validation = %(name)s AND source = %(source)s
+
 -- name: pods
 SELECT pods FROM trueup.validation WHERE name = %(name)s
 
@@ -264,11 +315,11 @@ UPDATE trueup.validation SET pods = %(pods)s, token = %(token)s, round = %(round
 UPDATE trueup.validation SET gap = %(gap)s WHERE name = %(name)s
 
 -- name: gap_closed
--- Closes the gap if every table was swept completely by a pass that began after the gap was stored.
+-- Closes the gap if every table was scrubbed completely by a pass that began after the gap was stored.
 UPDATE trueup.validation v SET gap = NULL
  WHERE name = %(name)s AND gap IS NOT NULL AND gap ? 'to'
    AND NOT EXISTS (SELECT FROM trueup.validation_table t WHERE t.validation = v.name
-                      AND (t.swept_at IS NULL OR t.swept_at <= (v.gap ->> 'at')::timestamptz))
+                      AND (t.scrubbed_at IS NULL OR t.scrubbed_at <= (v.gap ->> 'at')::timestamptz))
 
 -- name: delete
 DELETE FROM trueup.validation WHERE name = %(name)s
@@ -284,7 +335,7 @@ UPDATE trueup.validation SET settings = %(settings)s, requests = requests + 1 WH
 UPDATE trueup.validation SET requests_applied = %(number)s WHERE name = %(name)s
 
 -- name: add_table
-INSERT INTO trueup.validation_table (validation, source, target, stage, reason, unchecked, sweep_once)
+INSERT INTO trueup.validation_table (validation, source, target, stage, reason, unchecked, scrub_once)
 VALUES (%(name)s, %(source)s, %(target)s, 'stopped', 'it was added and is not validated yet', 1, true)
 ON CONFLICT (validation, source) DO UPDATE SET unchecked = 1, requested = 'restart'
 
@@ -303,10 +354,10 @@ DELETE FROM trueup.validation_error e USING trueup.validation_table t
 DELETE FROM trueup.validation_table WHERE validation = %(name)s AND requested = 'remove'
 
 -- name: restart_tables
--- Nothing that was compared before counts: the table is unchecked until a complete sweep.
-UPDATE trueup.validation_table SET inserts = 0, updates = 0, deletes = 0, truncates = 0, unchecked = 1, sweep_key = NULL,
-    sweep_rows = 0, sweep_passes = 0, sweep_began_at = NULL, swept_at = NULL, identity = NULL, missed = '', requested = '',
-    sweep_once = true
+-- Nothing that was compared before counts: the table is unchecked until a complete scrub.
+UPDATE trueup.validation_table SET inserts = 0, updates = 0, deletes = 0, truncates = 0, unchecked = 1,
+    scrub_rows = 0, scrub_passes = 0, scrub_began_at = NULL, scrubbed_at = NULL, identity = NULL, missed = '', requested = '',
+    scrub_once = true
  WHERE validation = %(name)s AND requested = 'restart'
 
 -- name: drop_tables

@@ -18,12 +18,12 @@ from trueup.capture.triggers import tubes as tube_functions
 from trueup.config.model import Node
 from trueup.db.database_identity import identity
 from trueup.db.node import connect, error_from_server
-from trueup.verbs.validate.log import FULL_CHECK
+from trueup.verbs.validate.log import FULL_CHECK, target_side
 from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.routes import name_parts
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.settings import CHANGELOG, Settings
-from trueup.verbs.validate.tubes import open_tubes, tube_of
+from trueup.verbs.validate.triggers.tubes import open_tubes, tube_of
 
 _LOGGER = logging.getLogger("trueup.validate")
 
@@ -56,22 +56,29 @@ def claim(sessions: Sessions) -> None:
     sessions.reload()
 
 
-def drop_objects(meta: Meta, stored: Stored, source: Node) -> bool:
-    """Drop the slot and the publication, or the change log; return whether the slot or the change log existed."""
+def drop_objects(meta: Meta, stored: Stored, source: Node, target: Node) -> bool:
+    """Drop slots and publications, or the change log; return whether the slot on the source or the log existed."""
     settings = stored.settings
     if not _is_own(meta, stored):
         return False
+    if settings.both_sides:
+        side = target_side(stored)
+        _drop_slot(target, side.slot, side.publication)
     if settings.changes == CHANGELOG:
         with open_tubes(source, settings) as session:
             return tube_functions.drop_with_schema(session, tube_of(stored))
     if settings.changes != "log":
         # The reader of the tube stays: other validations must notice that pods were read.
         return False
+    return _drop_slot(source, stored.slot, stored.publication if stored.owns_publication else "")
+
+
+def _drop_slot(node: Node, name: str, publication: str) -> bool:
     try:
-        with connect(source, application="trueup validate delete", read_only=False) as connection:
-            return slot.drop(connection, stored.slot, stored.publication if stored.owns_publication else "")
+        with connect(node, application="trueup validate delete", read_only=False) as connection:
+            return slot.drop(connection, name, publication)
     except Exception as error:
-        raise error_from_server(error, source) from None
+        raise error_from_server(error, node) from None
 
 
 def stop_capture(meta: Meta, stored: Stored, source: Node, tables: tuple[str, ...]) -> None:

@@ -18,16 +18,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from trueup.db.storable import as_json
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate.judge import Mismatch
-from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.meta import Meta
 
 # A table of the source, and a key.
 TableKey = tuple[str, KeyValues]
 FILE = "pending.sql"
 _MAX_SAMPLES = 16
 TRUNCATE = "truncate"
-SWEEP = "sweep"
+SCRUB = "scrub"
+# A change on the target that is not one of the syncer.
+TARGET = "target"
+_WITHOUT_POSITION = (SCRUB, TARGET)
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,12 @@ class Entry:
 
     def touched(self, touch: Touch) -> Entry:
         """Return the entry after newer changes: earlier checks do not count for them."""
-        if touch.last_lsn <= self.last_lsn and self.op != SWEEP:
+        if touch.last_lsn <= self.last_lsn and self.op not in _WITHOUT_POSITION:
             return self
         return replace(
             self,
             op=touch.op,
-            first_lsn=touch.first_lsn if self.op == SWEEP else min(self.first_lsn, touch.first_lsn),
+            first_lsn=touch.first_lsn if self.op in _WITHOUT_POSITION else min(self.first_lsn, touch.first_lsn),
             last_lsn=touch.last_lsn,
             xid=touch.xid,
             committed_at=touch.at,

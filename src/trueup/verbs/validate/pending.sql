@@ -124,3 +124,12 @@ SELECT e.key, CASE WHEN r.noted ?& %(columns)s::text[] THEN ARRAY(
              FROM unnest(%(columns)s::text[]) WITH ORDINALITY c(name, place) ORDER BY c.place) END AS noted
   FROM trueup.validation_error e, LATERAL (SELECT coalesce(e.source_row, e.target_row) AS noted) r
  WHERE e.validation = %(name)s AND e.source = %(source)s AND e.state = 'new' ORDER BY e.id
+
+-- name: suspects
+-- Rows that a scrub, or a change on the target, made pending, and that differed when they were checked.
+SELECT source, count(*) FROM trueup.validation_pending
+ WHERE validation = %(name)s AND (op = 'truncate' OR (op IN ('scrub', 'target') AND checks > 0)) GROUP BY source
+
+-- name: tables_of_errors
+SELECT DISTINCT source FROM trueup.validation_error
+ WHERE validation = %(name)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s::bigint[])) AND state <> 'resolved'

@@ -51,6 +51,10 @@ class Pair:
         """Return the key columns of the source."""
         return self.source.key_names
 
+    def of_target(self) -> Pair:
+        """Return the pair for changes of the target: their keys have the form of the target."""
+        return replace(self, source=self.target)
+
     def normal(self) -> Callable[[KeyValues], KeyValues]:
         """Return a function that converts a key from the form of the log to the form in which rows are looked up."""
         steps = [_step(part.column) for part in self.source.key]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+from psycopg.pq import TransactionStatus
+
 from trueup.capture.log.publications import ensure_identities
 from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
 from trueup.db.durable import warn_unsafe
 from trueup.db.node import is_lost
-from trueup.db.storable import storable
+from trueup.db.storable import as_json, storable
+from trueup.engine.failures import uninterrupted
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
+from trueup.proof import store
 from trueup.verbs.validate.look import CatalogChanged
-from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.validator import Validator
 
 _MAX_WAIT = 30.0
@@ -42,6 +46,7 @@ class Recovery:
 
     def replan_or_stop(self, error: TrueupError) -> None:
         """Plan an altered table again, or stop it; the other tables go on. Raise errors that are not about a table."""
+        uninterrupted(error)
         tables, name = self._validator.tables, error.table or ""
         if name not in tables.routes:
             raise error
@@ -83,7 +88,8 @@ class Recovery:
             time.sleep(seconds)
         validator.close()
         try:
-            if sessions.meta.connection.closed or sessions.meta.connection.broken:
+            # A session in the middle of a query or a transaction would fail at every statement.
+            if sessions.meta.connection.info.transaction_status != TransactionStatus.IDLE:
                 sessions.meta.close()
                 sessions.meta = lock_meta(sessions.name, self._meta_node)
             validator.open()
@@ -125,13 +131,15 @@ def lock_meta(name: str, node: Node, *, is_start: bool = False) -> Meta:
 def store_gap(validator: Validator, error: SlotLost) -> str:
     """Store that changes were lost: no fence is validated until all rows have been compared. Return the reason.
 
-    A gap that is still open is extended: sweeps before this moment do not count.
+    A gap that is still open is extended: scrubs before this moment do not count.
     """
     sessions = validator.sessions
     stored = sessions.meta.need(sessions.name)
     start = stored.gap["from"] if stored.gap else lsn_text(stored.position or 0)
-    # Sweeps have the time of the meta database, too.
+    # Scrubs have the time of the meta database, too.
     why = storable(sessions.meta.connection, error.message)
     gap = {"from": start, "why": why, "at": sessions.meta.value("clock").isoformat()}
-    sessions.meta.rows("gap", name=sessions.name, gap=as_json(gap))
+    with sessions.meta.transaction():
+        sessions.meta.rows("gap", name=sessions.name, gap=as_json(gap))
+        store.void(sessions.meta.connection, sessions.name, why)
     return f"{error.message}; changes after {start} were not seen: a full check is needed"

@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from trueup.capture.log.slot import lsn_text
+from trueup.db.storable import as_json
+from trueup.proof import store
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate.judge import Mismatch
-from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.pending import FILE, Entry, TableKey, key_text, key_values, places_json
 
 
@@ -114,13 +116,25 @@ def count_errors(meta: Meta, name: str, *, state: str = "new") -> int:
 def set_state(meta: Meta, name: str, ids: Sequence[int] | None, state: str) -> int:
     """Ignore or resolve errors by hand (None: all of them); return the number of errors."""
     meta.need(name)
-    return meta.affected("mark", FILE, name=name, ids=None if ids is None else list(ids), state=state)
+    with meta.transaction():
+        if state == "resolved":
+            _void(meta, name, ids, "errors were resolved by hand")
+        return meta.affected("mark", FILE, name=name, ids=None if ids is None else list(ids), state=state)
 
 
 def clear(meta: Meta, name: str, ids: Sequence[int] | None) -> int:
     """Delete errors (None: all of them); return the number of errors."""
     meta.need(name)
-    return meta.affected("clear", FILE, name=name, ids=None if ids is None else list(ids))
+    with meta.transaction():
+        _void(meta, name, ids, "errors were deleted from the list")
+        return meta.affected("clear", FILE, name=name, ids=None if ids is None else list(ids))
+
+
+def _void(meta: Meta, name: str, ids: Sequence[int] | None, reason: str) -> None:
+    """Void the certificates of tables whose rows may still differ, and are not listed any more."""
+    if store.is_made(meta.connection):
+        rows = meta.rows("tables_of_errors", FILE, name=name, ids=None if ids is None else list(ids))
+        store.void(meta.connection, name, reason, [row["source"] for row in rows])
 
 
 def _line(source: str, key: KeyValues, mismatch: Mismatch) -> dict[str, Any]:

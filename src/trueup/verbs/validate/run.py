@@ -1,4 +1,4 @@
-"""The loop of a validation: read changes, batch by key, judge, check pending rows and errors again, sweep, checkpoint.
+"""The loop of a validation: read changes, batch by key, judge, check pending rows and errors again, scrub, checkpoint.
 
 After an error that may pass, the sessions are opened again and the work goes on from the last checkpoint.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
 from trueup.config.wording import counted
-from trueup.engine.failures import known_error
+from trueup.engine.failures import known_error, uninterrupted
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.validate.checks import Altered
@@ -66,9 +66,10 @@ def validate_round(validator: Validator) -> bool:
 
 def finish_round(validator: Validator) -> bool:
     """Run the steps of a round that follow the reading of changes; return whether there is more to do at once."""
-    more = validator.check_pending()
+    more = validator.judge_target()
+    more = validator.check_pending() or more
     validator.check_errors()
-    validator.sweep()
+    validator.scrub()
     validator.save_progress()
     validator.release()
     return more
@@ -89,7 +90,7 @@ def _rounds(validator: Validator, meta_node: Node, one_round: Round) -> str:
         except (Altered, CheckFailed) as error:
             recovery.replan_or_stop(error)
         except Exception as error:
-            known = known_error(error)
+            known = known_error(uninterrupted(error))
             if known is None:
                 raise
             recovery.wait_and_reopen(known)
@@ -121,6 +122,7 @@ def _close(validator: Validator, reason: str) -> None:
         sessions.log(f"the replication slot could not be advanced: {error}")
     validator.close()
     validator.checker.close()
+    validator.scrubber.close()
     try:
         sessions.meta.rows("state", name=sessions.name, state="stopped", reason=reason)
     except TrueupError as error:

@@ -16,8 +16,11 @@ SOURCES = ("log", "tube", CHANGELOG)
 # Settings of an existing validation that cannot be changed, because its positions and keys depend on them.
 FIXED = (
     "source", "target", "tables", "routes", "renames", "filters", "constants", "excludes", "changes", "tube",
-    "publication", "numeric",
+    "publication", "numeric", "both_sides",
 )  # fmt: skip
+
+# Names that an earlier version stored.
+_RENAMED = {"sweep": "scrub_share", "sweep_rows": "scrub_rows"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Settings:
     allow_extensions: tuple[str, ...] = ()
     mode: str = "full"
     changes: str = "log"
+    # Whether changes of the target are read, too.
+    both_sides: bool = False
     tube: str = ""
     # How the position of the syncer is found: "", subscription:NAME, slot:NAME, sync:NAME, lag:SECONDS.
     syncer: str = ""
@@ -56,9 +61,11 @@ class Settings:
     # Messages per read of the slot, and pending keys or errors per check.
     batch: int = 50_000
     page: int = 5_000
-    # The share of the time for the rolling sweep; 0: no sweep.
-    sweep: float = 0.0
-    sweep_rows: int = 5_000
+    # The share of the time for the scrub (0: no scrub), the seconds within which each block is hashed again (0: without
+    # a pause), and the rows of a block.
+    scrub_share: float = 0.0
+    scrub_period: float = 7 * 86400.0
+    scrub_rows: int = 5_000
     cutover: str = ""
     timeout: float = 60.0
     seed: int = 0
@@ -78,6 +85,7 @@ class Settings:
             (self.mode in MODES, f"--mode must be {' or '.join(MODES)}, not {self.mode}"),
             (self.changes in SOURCES, f"--source must be one of {', '.join(SOURCES)}, not {self.changes}"),
             ((self.changes == "tube") == bool(self.tube), "--source tube and --tube NAME must be used together"),
+            (self.changes == "log" or not self.both_sides, "--both-sides needs --source log"),
             (self.numeric in ("value", "representation"), "numeric must be value or representation"),
             (
                 all(math.isfinite(number) and number >= 0 for number in numbers),
@@ -85,8 +93,9 @@ class Settings:
             ),
             (self.check_interval > 0, "--check-interval must be greater than 0"),
             (self.max_connections >= 3, "--max-connections must be at least 3"),
-            (self.batch > 0 and self.page > 0 and self.sweep_rows > 0, "batch, page and sweep_rows must be at least 1"),
-            (0 <= self.sweep <= 0.9, "--sweep must be between 0 and 0.9"),
+            (self.batch > 0 and self.page > 0 and self.scrub_rows > 0, "batch, page and scrub_rows must be at least 1"),
+            (0 <= self.scrub_share <= 0.9, "--scrub-share must be between 0 and 0.9"),
+            (math.isfinite(self.scrub_period) and self.scrub_period >= 0, "--scrub-period must be at least 0"),
             (self.max_rows_per_second >= 0, "--max-rows-per-second must be at least 0"),
             (self.max_retained_wal >= 0, "--max-retained-wal must be at least 0"),
         ]
@@ -100,7 +109,9 @@ class Settings:
         """Read settings that this or another version has stored; unknown ones are dropped."""
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in stored.items() if name in known
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in ((_RENAMED.get(name, name), value) for name, value in stored.items())
+            if name in known
         }
         return cls(**values)
 

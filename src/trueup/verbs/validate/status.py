@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.config.wording import counted
+from trueup.proof import store
+from trueup.proof.model import Certificate
 from trueup.verbs.validate.meta import Meta
 
 GONE = "its process ended without stopping; continue with trueup validate start"
@@ -33,15 +35,23 @@ class TableStatus:
     hot: int
     pending_by_operation: dict[str, int]
     errors: dict[str, int]
-    swept_rows: int
-    sweep_passes: int
-    swept_at: str | None
+    scrubbed_rows: int
+    scrub_passes: int
+    scrubbed_at: str | None
     # Why changes were missed.
     missed: str = ""
-    # Whether it was added or restarted, and is swept once for that.
-    sweep_once: bool = False
+    # Whether it was added or restarted, and is scrubbed once for that.
+    scrub_once: bool = False
     # The open errors per kind: missing, extra, changed.
     errors_by_kind: dict[str, int] = field(default_factory=dict)
+    # The certificate: how and since when its rows are proven, and why it is void (None: there is none).
+    certificate: dict[str, Any] | None = None
+    # The blocks of the scrub: their number, those never hashed, and when the oldest one was hashed.
+    blocks: int = 0
+    unhashed_blocks: int = 0
+    oldest_block_at: str | None = None
+    # With both sides: why changes of the target are not seen.
+    target_problem: str = ""
 
     @property
     def processed(self) -> int:
@@ -73,6 +83,12 @@ class Status:
     tables: tuple[TableStatus, ...]
     # What runs it: its name (local, spark), and with Spark its batches, jobs and rates.
     engine: dict[str, Any] = field(default_factory=dict)
+    # With both sides: before this position of the target, changes that are not of the syncer are judged.
+    both_sides: bool = False
+    target_position: str | None = None
+    target_at: str | None = None
+    target_others: int = 0
+    target_applied: int = 0
 
     def total(self, name: str) -> int:
         """Return the sum of an attribute of `TableStatus` over all tables."""
@@ -85,7 +101,7 @@ class Status:
 
     @property
     def pending_by_operation(self) -> dict[str, int]:
-        """Return the number of pending keys per operation: insert, update, delete, truncate, sweep."""
+        """Return the number of pending keys per operation: insert, update, delete, truncate, scrub."""
         counts: Counter[str] = Counter()
         for table in self.tables:
             counts.update(table.pending_by_operation)
@@ -119,11 +135,11 @@ class Status:
         for table in self.tables:
             if table.stage == "stopped":
                 reasons.append(f"{table.source} is not validated: {table.reason}")
-            elif table.unchecked and table.sweep_once:
-                reasons.append(f"{table.source} was added or restarted, and is not swept completely yet")
+            elif table.unchecked and table.scrub_once:
+                reasons.append(f"{table.source} was added or restarted, and is not scrubbed completely yet")
             elif table.unchecked:
                 why = f" ({table.missed})" if table.missed else ""
-                cure = "use --sweep, or run trueup diff"
+                cure = "use --scrub-share, or run trueup diff"
                 reasons.append(f"changes of {table.source} were missed or not checked{why}: {cure}")
         return reasons
 
@@ -150,6 +166,9 @@ def read_status(meta: Meta, name: str) -> Status:
             of_table = errors.setdefault(row["source"], {})
             of_table[row["state"]] = of_table.get(row["state"], 0) + row["count"]
         running = meta.is_running(name)
+        has_proof = store.is_made(meta.connection)
+        certificates = store.certificates(meta.connection, name) if has_proof else {}
+        ages = store.ages(meta.connection, name) if has_proof else {}
     state, reason = stored.state, stored.reason
     if state == "running" and not running:
         state, reason = "stopped", GONE
@@ -161,18 +180,38 @@ def read_status(meta: Meta, name: str) -> Status:
         None if position is None or stored.upstream is None else max(0, stored.upstream - position),
         stored.lag_seconds, stored.retained, stored.gap, stored.settings.cutover or None,
         tuple(
-            _table(row, *(known.get(row["source"], {}) for known in (counts, errors, kinds))) for row in rows
+            replace(
+                _table(row, *(known.get(row["source"], {}) for known in (counts, errors, kinds))),
+                **_proof(row, certificates.get(row["source"]), ages.get(row["source"])),
+            ) for row in rows
         ),
-        stored.engine if state == "running" else {},
+        stored.engine if state == "running" else {}, stored.settings.both_sides, _lsn(stored.target_position),
+        _time(stored.target_at), stored.target_others, stored.target_applied,
     )  # fmt: skip
+
+
+def _proof(row: dict[str, Any], certificate: Certificate | None, age: store.Age | None) -> dict[str, Any]:
+    """Return what is known about the certificate of a table."""
+    facts: dict[str, Any] = {"target_problem": row["target_problem"]}
+    if certificate is not None:
+        void = certificate.void
+        facts["certificate"] = {
+            "how": certificate.how,
+            "proven_at": _time(certificate.proven_at),
+            "void": None if void is None else {"reason": void.reason, "at": _time(void.at)},
+        }
+    if age is not None:
+        oldest = None if age.unhashed else age.oldest_at
+        facts |= {"blocks": age.blocks, "unhashed_blocks": age.unhashed, "oldest_block_at": _time(oldest)}
+    return facts
 
 
 def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int], kinds: dict[str, int]) -> TableStatus:
     return TableStatus(
         row["source"], row["target"], row["stage"], row["reason"], tuple(row["remarks"]), row["inserts"],
         row["updates"], row["deletes"], row["truncates"], row["unchecked"], counts.get("pending", 0),
-        counts.get("failed", 0), counts.get("hot", 0), counts.get("by_operation", {}), errors, row["sweep_rows"],
-        row["sweep_passes"], _time(row["swept_at"]), row["missed"], row["sweep_once"], kinds,
+        counts.get("failed", 0), counts.get("hot", 0), counts.get("by_operation", {}), errors, row["scrub_rows"],
+        row["scrub_passes"], _time(row["scrubbed_at"]), row["missed"], row["scrub_once"], kinds,
     )  # fmt: skip
 
 
@@ -188,6 +227,11 @@ def status_text(status: Status) -> str:
             f"  changes read up to {status.position}, syncer at {status.syncer}, source at {status.upstream}"
             f" (lag {lag} bytes, {status.lag_seconds or 0:.1f} s)"
         )
+    if status.both_sides:
+        lines.append(
+            f"  changes of the target read up to {status.target_position}: {status.target_others:,} of others,"
+            f" {status.target_applied:,} of the syncer"
+        )
     if status.engine:
         lines.append(f"  {_engine(status.engine)}")
     lines.append(
@@ -201,11 +245,24 @@ def status_text(status: Status) -> str:
             f" {table.deletes:,} deletes, {table.truncates:,} truncates; {table.pending:,} pending,"
             f" {_errors(table.errors)}"
         )
-        if table.sweep_passes or table.swept_rows:
-            lines.append(f"    swept: {counted(table.swept_rows, 'row')}, {table.sweep_passes:,} complete passes")
+        lines += [f"    {_proof_text(status, table)}"] if table.blocks or table.certificate else []
+        if table.scrub_passes or table.scrubbed_rows:
+            lines.append(f"    scrubbed: {counted(table.scrubbed_rows, 'row')}, {table.scrub_passes:,} complete passes")
         lines += [f"    {remark}" for remark in table.remarks]
     lines += [f"  not checked: {reason}" for reason in status.blind_spots]
     return "\n".join(lines)
+
+
+def _proof_text(status: Status, table: TableStatus) -> str:
+    """Return what the certificate of a table says."""
+    blocks = f"{counted(table.blocks, 'block')}, the oldest hashed at {table.oldest_block_at or 'no time yet'}"
+    if table.certificate is None:
+        return f"no certificate yet: {table.unhashed_blocks:,} of {blocks}"
+    void = table.certificate["void"]
+    if void is not None:
+        return f"the certificate is void since {void['at']}: {void['reason']} ({blocks})"
+    also = f", and on the target up to {status.target_position}" if status.both_sides else ""
+    return f"certificate of {table.certificate['proven_at']} ({table.certificate['how']}; {blocks}){also}"
 
 
 def _engine(engine: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from trueup.capture.log.pgoutput import Relation
 from trueup.capture.log.publications import Carried
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
+from trueup.proof import store
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.look import Look, table_name
 from trueup.verbs.validate.option_checks import examine_filter, refuse_wrong_options
@@ -27,8 +28,8 @@ class Tables:
         self.pairs: dict[str, Pair] = {}
         # The names of the planned tables by OID: the log reports a renamed table with another name.
         self._names: dict[int, str] = {}
-        # Tables that are swept once, also without --sweep: they were added or restarted.
-        self.to_sweep: set[str] = set()
+        # Tables that are scrubbed once, also without --scrub-share: they were added or restarted.
+        self.to_scrub: set[str] = set()
         # Stopped tables, and why.
         self._stopped: dict[str, str] = {}
 
@@ -59,7 +60,7 @@ class Tables:
             if carried.limits_partitions and not route.filter and name in self.pairs:
                 where = f"publication {', '.join(carried.publications)} of the subscription"
                 self.stop(name, f"{where} has row filters or column lists of partitions; name the rows with --filter")
-        self.to_sweep = {row["source"] for row in self.rows() if row["sweep_once"]}
+        self.to_scrub = {row["source"] for row in self.rows() if row["scrub_once"]}
         self.need_any()
 
     def need_any(self) -> None:
@@ -86,6 +87,12 @@ class Tables:
         self._stopped[name] = reason
         self._sessions.log(f"{name} is not validated: {reason}")
         self._save_stopped(name, reason)
+
+    def void(self, name: str, reason: str) -> None:
+        """Void the certificate of a table: changes may have been missed."""
+        meta = self._sessions.meta
+        with meta.errors():
+            store.void(meta.connection, self._sessions.name, reason, [name])
 
     def save_stopped(self) -> None:
         """Store the stopped tables again; needed after a transaction in which one was stopped is rolled back."""
@@ -148,6 +155,7 @@ class Tables:
 
     def _save_stopped(self, name: str, reason: str) -> None:
         self._save(self.routes[name], "stopped", reason, ())
+        self.void(name, f"it is not validated: {reason}")
         self._sessions.meta.rows("drop_table", pending.FILE, name=self._sessions.name, source=name)
 
     def _save(self, route: Route, stage: str, reason: str, remarks: tuple[str, ...]) -> None:

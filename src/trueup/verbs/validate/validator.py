@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from trueup.capture.log.pgoutput import KeyLost
 from trueup.capture.log.slot import lsn_text
 from trueup.capture.log.syncer import find_syncer
 from trueup.capture.log.visible import invisible, wait_until_visible
 from trueup.config.model import Node
+from trueup.db.storable import as_json
 from trueup.engine.work import Engine
 from trueup.errors import NodeError
+from trueup.proof import store
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches, without_hidden
@@ -20,15 +24,17 @@ from trueup.verbs.validate.checks import Checker, FirstCheck
 from trueup.verbs.validate.history import History
 from trueup.verbs.validate.log import LogSource
 from trueup.verbs.validate.look import CatalogChanged, Look, Looker
-from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.owner import claim
 from trueup.verbs.validate.pending import TRUNCATE, Entry, Touch
 from trueup.verbs.validate.positions import Positions
+from trueup.verbs.validate.proving.certify import Marks
+from trueup.verbs.validate.proving.scrub import Scrubber
+from trueup.verbs.validate.proving.target import TargetCapture
 from trueup.verbs.validate.sessions import Log, Sessions
 from trueup.verbs.validate.source import ChangeSource, Coverage, Opened, Pulled
-from trueup.verbs.validate.sweep import Sweeper
 from trueup.verbs.validate.tables import Tables
-from trueup.verbs.validate.tubes import TubeSource
+from trueup.verbs.validate.triggers.tubes import TubeSource
 
 _KEYS_PER_CHECK = 10_000
 HEALTH_SECONDS = 2.0
@@ -44,8 +50,10 @@ class Validator:
         self.tables = Tables(self.sessions)
         self.positions = Positions(self.sessions)
         self.checker = Checker(self.sessions, self.tables, engine)
-        self.sweeper = Sweeper(self.sessions, self.tables, self.checker)
+        self.scrubber = Scrubber(self.sessions, self.tables, self.checker)
         is_log = self.sessions.settings.changes == "log"
+        is_both = self.sessions.settings.both_sides
+        self.capture = TargetCapture(self.sessions, self.tables, self.checker, self.scrubber) if is_both else None
         self.looker = Looker(self.sessions)
         self.last_look: Look | None = None
         self.source: ChangeSource = (LogSource if is_log else TubeSource)(self.sessions, self.tables)
@@ -64,6 +72,7 @@ class Validator:
     def open(self) -> None:
         """Open the sessions, plan the tables, find the syncer, and open the source of changes."""
         self._pulled = None
+        self.scrubber.forget()
         sessions, positions = self.sessions, self.positions
         sessions.open()
         sessions.stored = sessions.meta.apply_requests(sessions.name)
@@ -84,6 +93,8 @@ class Validator:
         self._note_coverage(opened.coverage)
         if opened.is_new:
             self._start_at(opened)
+        if self.capture is not None:
+            self.capture.open(sessions.stored, syncer)
         positions.read, positions.has_caught_up = opened.position, sessions.stored.has_reached
         self.checker.count()
         sessions.meta.rows("request_applied", name=sessions.name, number=self._requests)
@@ -145,13 +156,19 @@ class Validator:
                     continue
                 missed = self.looker.missed(before, now) if before and position is not None else ""
                 if missed:
-                    sessions.log(f"{name}: changes may have been missed ({missed}); a sweep of the table is needed")
+                    sessions.log(f"{name}: changes may have been missed ({missed}); a scrub of the table is needed")
+                    self.tables.void(name, missed)
                 elif before and position is not None and self.looker.is_rewritten(before, now):
                     sessions.log(f"{name}: rows were changed without a message in the log; the table is compared")
+                    self.tables.void(name, self.looker.rewritten(before, now))
+                    self.scrubber.touch_tables([name])
                     self.checker.suspect_table(name, Touch(TRUNCATE, position, position, 0, None))
                 sessions.meta.rows("identity", name=sessions.name, source=name, identity=as_json(now), missed=missed)
+                if before is None or _key_types(before) != _key_types(now):
+                    store.drop_blocks(sessions.meta.connection, sessions.name, name)
+                    self.scrubber.forget()
                 if before and before["key"] != now["key"]:
-                    # Rows cannot be found by values of the former key; the sweep finds those that differ.
+                    # Rows cannot be found by values of the former key; the scrub finds those that differ.
                     sessions.meta.rows("drop_table", pending.FILE, name=sessions.name, source=name)
                     sessions.meta.rows("resolve_table", pending.FILE, name=sessions.name, source=name)
 
@@ -168,6 +185,8 @@ class Validator:
         """Close the sessions with source and target."""
         self.sessions.close()
         self.source.close()
+        if self.capture is not None:
+            self.capture.close()
 
     def apply_settings(self) -> str:
         """Apply settings that were changed meanwhile; return what the user requested (`stop`)."""
@@ -217,9 +236,13 @@ class Validator:
                 positions.has_caught_up = positions.has_caught_up or pulled.has_all
                 self.checkpoint(batch, position, pulled)
         except KeyLost as error:
+            self.scrubber.forget()
             self.tables.stop(error.table or "", error.message)
             self.tables.save_stopped()
             return True
+        except BaseException:
+            self.scrubber.forget()
+            raise
         finally:
             if check is not None:
                 check.result.exception()
@@ -238,6 +261,7 @@ class Validator:
         xids = {touch.xid for keys in touches.values() for touch in keys.values()} - {0}
         with self.sessions.source_errors():
             hidden = wait_until_visible(self.sessions.source, xids)
+        self.scrubber.touch(touches)
         touches, unseen = without_hidden(touches, hidden)
         self.checker.postpone_unseen(unseen)
         return self.checker.start(touches, self.positions.applied)
@@ -247,12 +271,15 @@ class Validator:
         meta, name = self.sessions.meta, self.sessions.name
         for table, touch in batch.truncated.items():
             if table in self.tables.pairs:
+                self.scrubber.touch_tables([table])
                 self.checker.suspect_table(table, touch)
         lines = []
         for table, counts in batch.counts.items():
             if table not in self.tables.pairs:
                 # The table was stopped during this batch: none of its changes was checked.
                 counts = Counter({UNCHECKED: sum(counts.values())})
+            if counts[UNCHECKED]:
+                self.tables.void(table, "changes were not checked")
             lines.append({"name": name, "source": table, **{op: counts[op] for op in _COUNTED}})
         meta.many("count_table", lines)
         if pulled is not None and pulled.pods is not None:
@@ -277,15 +304,16 @@ class Validator:
             self.source.leave_mark()
 
     def _note_coverage(self, coverage: Coverage) -> None:
-        """Stop tables whose changes may be missed; after an interrupted capture, a table needs a sweep."""
+        """Stop tables whose changes may be missed; after an interrupted capture, a table needs a scrub."""
         for name, problem in coverage.problems.items():
             self.tables.stop(name, problem)
         for name, capture in coverage.captures.items():
-            self.sessions.meta.rows("capture", name=self.sessions.name, source=name, capture=capture)
+            if self.sessions.meta.rows("capture", name=self.sessions.name, source=name, capture=capture):
+                self.tables.void(name, "the capture by triggers was interrupted")
         for warning in coverage.warnings:
             self.sessions.log(warning)
 
-    # ---- check pending keys and errors again, sweep
+    # ---- check pending keys and errors again, scrub
 
     def check_pending(self) -> bool:
         """Check a page of pending keys again; return whether more may be due."""
@@ -309,7 +337,7 @@ class Validator:
                 self.checker.check_pending(keyed, sessions.mark, self._is_final, by_hash=is_past)
                 for entry in visible:
                     if entry.key == _NO_KEY:
-                        self.sweeper.sweep_truncated(entry)
+                        self.scrubber.scrub_truncated(entry, self._marks)
                 if visible:
                     look = self.look()
         finally:
@@ -323,7 +351,25 @@ class Validator:
         is_late = settings.initial_delay and time.monotonic() - self._started >= settings.initial_delay
         if not (positions.has_caught_up or is_late) or self.tables.routes[entry.source].target in positions.copying:
             return False
-        return entry.is_error(positions.decisive, timedelta(seconds=settings.row_error_delay))
+        return entry.is_error(positions.decisive, self.checker.delay_of(entry))
+
+    def judge_target(self) -> bool:
+        """Judge changes of the target that are not of the syncer; return whether there are more."""
+        if self.capture is None:
+            return False
+        look = self.last_look
+
+        def take_look() -> None:
+            nonlocal look
+            look = self.look()
+
+        try:
+            more = self.capture.judge(self.positions.read, take_look)
+        except BaseException:
+            self.scrubber.forget()
+            raise
+        self.last_look = look
+        return more
 
     def check_errors(self) -> None:
         """Check open errors again; resolve those whose rows became equal."""
@@ -331,11 +377,16 @@ class Validator:
             with self.sessions.meta.transaction():
                 self.checker.check_errors()
 
-    def sweep(self) -> None:
-        """Sweep the next block of the tables, if the share of the time allows it."""
+    def scrub(self) -> None:
+        """Scrub the next block of the tables, if the share of the time allows it."""
         # Behind the cut-over position, rows may change on both nodes: a difference means nothing there.
         if not self.positions.is_past_cutover:
-            self.sweeper.sweep(self.positions.read)
+            self.scrubber.scrub(self._marks)
+
+    @property
+    def _marks(self) -> Marks:
+        target = self.capture.read if self.capture is not None else self._history.target_position
+        return Marks(self.positions.read, target)
 
     # ---- save progress, release
 
@@ -349,8 +400,15 @@ class Validator:
         if at_once:
             self._leave_mark()
         self.source.release(self.positions.read, at_once=at_once)
+        if self.capture is not None:
+            self.capture.release(at_once=at_once)
 
     @property
     def is_done(self) -> bool:
         """Return whether everything before the cut-over position is decided."""
         return self.positions.is_past_cutover and not self.checker.pending
+
+
+def _key_types(identity: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the key columns with the OIDs of their types on the source: blocks of another key mean nothing."""
+    return [(name, identity["compared"][name][0]) for name in identity["key"]]

@@ -14,14 +14,13 @@ from typing import Any, TypeVar
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.db.reader import close_idle
-from trueup.db.storable import storable_values
-from trueup.engine.failures import known_error
+from trueup.db.storable import as_json, storable_values
+from trueup.engine.failures import known_error, uninterrupted
 from trueup.engine.lasting import LastingSpark
 from trueup.engine.local import LocalEngine
 from trueup.engine.work import Engine, Tasks, Work
 from trueup.errors import EngineError
 from trueup.verbs.validate.judge import judge
-from trueup.verbs.validate.meta import as_json
 from trueup.verbs.validate.on_spark.stream import STREAM_CONNECTIONS, Stream
 from trueup.verbs.validate.run import run, validate_round
 from trueup.verbs.validate.sessions import Log
@@ -99,7 +98,7 @@ class _Rounds:
             self._note(validator)
             return more
         except Exception as failure:
-            error = known_error(failure)
+            error = known_error(uninterrupted(failure))
             if not isinstance(error, EngineError) or self._spark.now() is None:
                 raise
             self._spark.give_up(error)

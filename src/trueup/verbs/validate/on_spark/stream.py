@@ -244,8 +244,9 @@ class Stream:
             with self._engine.watched(self._reading) as job:
                 results = judge_frame(validator, turn.frame, partitions=partitions, file=job.path)
                 turn.begin(lambda: _parts(results, partitions))
+                generation = validator.scrubber.generation
                 parts = _begun(turn, meanwhile=partial(_check_again, validator) if has_own else None)
-                store_parts(validator, parts)
+                store_parts(validator, parts, generation)
         except Exception as error:
             raise known(error, validator) from error
         finally:
@@ -323,7 +324,7 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int, file
         Judging(
             dict(validator.tables.pairs), positions.read, _reachable(validator), sessions.application,
             sessions.settings.timeout, sessions.settings.float_tolerance, bool(checker.pending or checker.errors),
-            limit / partitions, file,
+            validator.scrubber.untouched_cuts(), limit / partitions, file,
         )
     )  # fmt: skip
     return frame.select(*COLUMNS).repartition(partitions, "table", "key").mapInArrow(work, RESULT)
@@ -348,8 +349,11 @@ def _check_again(validator: Validator) -> None:
     validator.check_errors()
 
 
-def store_parts(validator: Validator, parts: Iterator[Part]) -> None:
-    """Commit the results of a batch together with the position behind it."""
+def store_parts(validator: Validator, parts: Iterator[Part], generation: int) -> None:
+    """Commit the results of a batch together with the position behind it.
+
+    `generation` is that of the blocks when the batch was read: if others were stored since, all of them are touched.
+    """
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     batch = Batch(validator.tables.find_pair, positions.read)
     # The first batch of a query has no rows at all if nothing is new.
@@ -364,12 +368,18 @@ def store_parts(validator: Validator, parts: Iterator[Part]) -> None:
                     position, expected = max(position, part.end), part.expected
                 rows += part.rows
                 _add_counts(batch, part)
+                validator.scrubber.touch_blocks(part.blocks)
                 checker.postpone_unseen(part.unseen)
                 checker.record(part.touches, part.failed, sessions.mark)
             if rows != expected:
                 raise _lost(f"{rows:,} rows of a batch of {expected:,} were judged")
+            if validator.scrubber.generation != generation:
+                validator.scrubber.touch_tables(batch.counts)
             look = validator.look()
             validator.checkpoint(batch, position)
+    except BaseException:
+        validator.scrubber.forget()
+        raise
     finally:
         checker.count()
     validator.last_look = look

@@ -21,6 +21,7 @@ from trueup.engine.envelope import freeze_imports, packed, unpacked
 from trueup.engine.stalls import beat, beating
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError
+from trueup.proof.touched import Cuts
 from trueup.verbs.validate.batch import UNCHECKED, Touches, without_hidden
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, collected
 from trueup.verbs.validate.judge import RETRIES, Mismatch, judge, tasks_of
@@ -49,6 +50,8 @@ class Part:
         # rows, and, if the last row of the batch is among them, the positions and the number of rows of the batch.
         self.counts: dict[str, Counter[str]] = {}
         self.truncated: dict[str, Touch] = {}
+        # Also in the first part: the numbers of the blocks that its keys belong to.
+        self.blocks: set[int] = set()
         self.rows = 0
         self.start = self.end = 0
         self.expected = 0
@@ -67,6 +70,8 @@ class Judging:
     tolerance: float
     # Whether results contain the equal keys too.
     with_proven: bool
+    # The blocks of tables that have untouched ones.
+    cuts: dict[str, Cuts]
     # Rows per second and task; 0: no limit.
     max_rows: float = 0.0
     # Where it is recorded that keys were judged; '': nowhere.
@@ -104,6 +109,8 @@ def _judged(judging: Judging, batches: Iterator[pa.RecordBatch]) -> Iterator[Par
         for change in zip(*(column.to_pylist() for column in (*columns, times.cast("int64"))), strict=True):
             merged.add(*change)
     touches, part = merged.touches, merged.part
+    for table, cuts in judging.cuts.items():
+        part.blocks |= cuts.touched_by(touches.get(table, ()))
     xids = {touch.xid for keys in touches.values() for touch in keys.values()}
     if xids:
         # The session is used again to read rows.

@@ -8,6 +8,7 @@ from trueup.config.model import Node
 from trueup.engine.local import LocalEngine
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.pending import TRUNCATE, Entry, Touch
+from trueup.verbs.validate.proving.certify import Marks
 from trueup.verbs.validate.recover import lock_meta
 from trueup.verbs.validate.validator import Validator
 
@@ -26,7 +27,7 @@ def test_a_pending_row_holds_back_the_position_of_an_earlier_truncation(copy: Co
         changed = Entry.of("public.t", ("1",), Touch("update", first + 100, first + 100, 0, None))
         truncated = Entry.of("public.t", (), Touch(TRUNCATE, first + 10, first + 10, 0, None))
         validator.checker.postpone([changed, truncated], 0)
-        validator.sweeper.sweep_truncated(truncated)
+        validator.scrubber.scrub_truncated(truncated, Marks(first, None))
         known = pending.known(meta, "v", [("public.t", ("1",)), ("public.t", ("2",)), truncated.place])
         assert {key: (entry.first_lsn, entry.last_lsn) for (_, key), entry in known.items()} == {
             ("1",): (first + 10, first + 100), ("2",): (first + 10, first + 10)

@@ -61,7 +61,7 @@ class TubeCoverage:
     def _read_triggers(self) -> dict[int, tuple[str, str]]:
         session = self._session
         names = {"sources": session.name("sources"), "relations": session.name("tube_relations")}
-        query = sql.SQL(load("trueup.verbs.validate", "tubes.sql")["triggers"]).format(**names)
+        query = sql.SQL(load("trueup.verbs.validate.triggers", "tubes.sql")["triggers"]).format(**names)
         values = {"tube": self._tube, "prefix": f"{session.schema}_{self._tube}_"}
         try:
             return {number: (relations, triggers) for number, relations, triggers in session.rows(query, values)}
@@ -71,7 +71,7 @@ class TubeCoverage:
     def _other_readers(self) -> list[str]:
         session = self._session
         names = {"workers": session.name("workers"), "readers": session.name("readers")}
-        query = sql.SQL(load("trueup.verbs.validate", "tubes.sql")["other_readers"]).format(**names)
+        query = sql.SQL(load("trueup.verbs.validate.triggers", "tubes.sql")["other_readers"]).format(**names)
         return [row[0] for row in session.rows(query, {"tube": self._tube, "reader": self._reader})]
 
     def _compare(self, tube: TubeInfo, keys: Mapping[str, tuple[str, ...]]) -> Coverage:

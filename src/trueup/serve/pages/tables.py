@@ -12,14 +12,14 @@ from trueup.report.history import differing_rows
 from trueup.report.json_reader import open_report, showing
 from trueup.serve import charts
 from trueup.serve.model import Seen
-from trueup.serve.pages import verdict_cell
+from trueup.serve.pages.parts import verdict_cell
 from trueup.serve.render import seconds_of
 from trueup.serve.views import Block, Cell, Chart, Facts, Grid, Search, View, link_to, verdict_tone
-from trueup.store.history import DIFFER, INCOMPLETE, MATCH, TableRun, TableState
+from trueup.store.history import ACCEPTED, DIFFER, INCOMPLETE, MATCH, TableRun, TableState
 
 PAGE = 100
 TREND = 20
-VERDICTS = (MATCH, DIFFER, INCOMPLETE)
+VERDICTS = (MATCH, ACCEPTED, DIFFER, INCOMPLETE)
 _CELLS = 64
 # Differences of a report that are read for the map.
 _MOST_KEYS = 200_000
@@ -29,10 +29,7 @@ def chosen_states(seen: Seen, text: str, verdict: str) -> list[TableState]:
     """Return the tables whose name contains a text and whose verdict is this one; '' does not restrict."""
     needle = text.lower()
     return [
-        state
-        for summary in seen.summaries()
-        for state in summary.states
-        if needle in state.run.table_name.lower() and verdict in ("", state.run.verdict)
+        state for state in seen.states if needle in state.run.table_name.lower() and verdict in ("", state.run.verdict)
     ]
 
 
@@ -80,6 +77,8 @@ def _table_row(state: TableState, runs: Sequence[TableRun]) -> list[Cell]:
 def _differences(run: TableRun) -> str:
     if run.differences is None or (run.verdict == INCOMPLETE and not run.differences):
         return "?"
+    if run.accepted:
+        return f"{run.differences:,} and {run.accepted:,} accepted"
     return f"{run.differences:,} blocks" if run.mode == "check" and run.differences else f"{run.differences:,}"
 
 

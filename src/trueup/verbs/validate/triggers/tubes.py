@@ -41,7 +41,7 @@ from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.settings import CHANGELOG, Settings
 from trueup.verbs.validate.source import Coverage, Opened, Pulled
 from trueup.verbs.validate.tables import Tables
-from trueup.verbs.validate.tube_coverage import TubeCoverage
+from trueup.verbs.validate.triggers.tube_coverage import TubeCoverage
 
 # The schema of change logs. A sync has another one, because the validation must see what a sync writes.
 CHANGES_SCHEMA = "trueup_changes"
@@ -180,7 +180,7 @@ class TubeSource:
         oids = {name: pair.oid for name, pair in self._tables.pairs.items()}
         sources = self._coverage.sources
         warnings = [
-            f"{sources[pod.source].table}: changes were lost ({reason}); a sweep of the table is needed"
+            f"{sources[pod.source].table}: changes were lost ({reason}); a scrub of the table is needed"
             for pod in claimed
             if (reason := _lost_changes(pod)) and pod.source in sources
         ]
@@ -251,7 +251,7 @@ class TubeSource:
     def _wait_for_writers(self) -> bool:
         """Wait for transactions that have written pods; return whether all that are committed are visible."""
         session = self._session
-        query = load("trueup.verbs.validate", "tubes.sql")["writers"]
+        query = load("trueup.verbs.validate.triggers", "tubes.sql")["writers"]
         pods = session.name(f"pods_{self._name}").as_string(session.connection)
 
         def writers() -> dict[str, bool]:

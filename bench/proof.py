@@ -1,0 +1,257 @@
+"""What a proof that keeps itself current costs, and how fast it answers.
+
+    .venv/bin/python bench/proof.py [--rows 10000000] [--rate 5000] [--seconds 60] [--share 0.05]
+                                    [--parts prove,sides,scrub]
+
+Two servers of this machine with PostgreSQL's own replication between them. (1) A table is scrubbed once; then 1 % of its
+rows are updated at random keys, and when the subscription has applied the last one, `prove` is called. (2) At a rate of
+changes, the CPU time of the validation process and of both servers, without a validation, with a validation of the
+source, and with one of both sides; no scrub. (3) With the scrub at its share and without a pause, the part of the
+time that blocks took, and the latency of single-row updates of a client, in turns with and without the scrub.
+Adds to bench/RESULTS-proof.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+from machine import machine, server_seconds
+
+from trueup.api.validate import Validation
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.validate.proving.scrub import Scrubber
+
+TABLE = "CREATE TABLE load (id int PRIMARY KEY, name text, price numeric, changed timestamptz, note text)"
+FILL = "INSERT INTO load SELECT i, 'name ' || i, i, now(), md5(i::text) FROM generate_series(1, {}) i"
+SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB"}
+BATCH = 100
+
+
+class Bench:
+    """The servers, and what was measured."""
+
+    def __init__(self, up: Database, down: Database, servers: tuple[Server, Server]) -> None:
+        self.up, self.down, self.servers = up, down, servers
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Record a line of the result."""
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+        self.lines.append(text)
+
+    def validation(self, name: str, **settings: Any) -> Validation:
+        """Create a validation of the table."""
+        validation = Validation(name, nodes={"n1": self.up.uri, "n2": self.down.uri})
+        validation.create(source="n1", target="n2", tables=("public.load",), scrub_period=0.0, **settings)
+        return validation
+
+    def applied(self) -> bool:
+        """Return whether the subscription has applied everything."""
+        end = self.up.execute("SELECT pg_current_wal_lsn()")[0][0]
+        query = "SELECT replay_lsn >= %s FROM pg_stat_replication WHERE application_name = 'bench'"
+        return self.up.execute(query, [end]) == [(True,)]
+
+
+@contextmanager
+def running(bench: Bench, validation: Validation) -> Iterator[psutil.Process]:
+    """Run a validation as a process of its own."""
+    nodes = ["--node", f"n1={bench.up.uri}", "--node", f"n2={bench.down.uri}"]
+    command = [sys.executable, "-m", "trueup", "validate", "start", "--name", validation.name, "--engine", "local"]
+    process = subprocess.Popen([*command, *nodes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: validation.status().state == "running")
+        yield psutil.Process(process.pid)
+    finally:
+        validation.stop()
+        process.wait()
+
+
+def until(condition: Any) -> None:
+    """Wait until a condition holds."""
+    give_up = time.monotonic() + 600
+    while not condition():
+        if time.monotonic() > give_up:
+            raise TimeoutError(str(condition))
+        time.sleep(0.05)
+
+
+def cpu(process: psutil.Process) -> float:
+    """Return the seconds of CPU that a process has used, with children that have ended."""
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def servers_cpu(bench: Bench) -> float:
+    """Return the seconds of CPU that both servers have used."""
+    return sum(server_seconds(server.pid or 0) for server in bench.servers)
+
+
+def prove(bench: Bench, rows: int) -> None:
+    """Measure how long a proof takes after 1 % of the rows were changed."""
+    validation = bench.validation("prove", both_sides=True, scrub_share=0.9)
+    with running(bench, validation):
+        start = time.monotonic()
+        until(lambda: validation.status().tables and validation.status().tables[0].certificate)
+        blocks = validation.status().tables[0].blocks
+        bench.say(f"- certificate of {rows:,} rows in {blocks:,} blocks: {time.monotonic() - start:.1f} s at share 0.9")
+        validation.update(scrub_share=0.0)
+        choose = random.Random(1)
+        with psycopg.connect(bench.up.uri, autocommit=True) as connection:
+            for _ in range(rows // 100 // BATCH):
+                keys = choose.sample(range(1, rows + 1), BATCH)
+                connection.execute("UPDATE load SET price = price + 1 WHERE id = ANY (%s)", [keys])
+        until(bench.applied)
+        start = time.monotonic()
+        proof = validation.prove(timeout=120)
+        seconds = time.monotonic() - start
+        bench.say(f"- `prove` after 1 % of the rows changed at random keys: {proof.verdict} in {seconds:.2f} s")
+        start = time.monotonic()
+        proof = validation.prove(timeout=120)
+        bench.say(f"- `prove` on the idle pair: {proof.verdict} in {time.monotonic() - start:.2f} s")
+    validation.delete()
+
+
+def write(bench: Bench, rows: int, rate: int, stop: threading.Event) -> None:
+    """Change rows at a rate, in transactions of 100."""
+    choose, began, done = random.Random(2), time.monotonic(), 0
+    with psycopg.connect(bench.up.uri, autocommit=True) as connection:
+        while not stop.wait(max(0.0, began + done / rate - time.monotonic())):
+            first = choose.randrange(1, rows - BATCH)
+            connection.execute(
+                "UPDATE load SET price = price + 1 WHERE id BETWEEN %s AND %s", [first, first + BATCH - 1]
+            )
+            done += BATCH
+
+
+def load_cpu(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> tuple[float, float]:
+    """Return the CPU of the validation and of the servers, as shares of one core, under load."""
+    stop = threading.Event()
+    writer = threading.Thread(target=write, args=(bench, rows, rate, stop))
+
+    def measure(process: psutil.Process | None) -> tuple[float, float]:
+        time.sleep(5)
+        before, own = servers_cpu(bench), cpu(process) if process else 0.0
+        time.sleep(seconds)
+        used = (cpu(process) if process else 0.0) - own
+        return used / seconds, (servers_cpu(bench) - before) / seconds
+
+    writer.start()
+    try:
+        if kind == "none":
+            return measure(None)
+        settings = {"both_sides": True, "scrub_share": 0.0} if kind == "both" else {}
+        validation = bench.validation(kind, **settings)
+        with running(bench, validation) as process:
+            found = measure(process)
+        validation.delete()
+        return found
+    finally:
+        stop.set()
+        writer.join()
+        until(bench.applied)
+
+
+def both_sides(bench: Bench, rows: int, rate: int, seconds: float) -> None:
+    """Compare the CPU of a one-sided and a two-sided validation."""
+    _, idle = load_cpu(bench, rows, rate, seconds, "none")
+    results = {kind: load_cpu(bench, rows, rate, seconds, kind) for kind in ("one", "both")}
+    costs = {kind: (own, own + servers - idle) for kind, (own, servers) in results.items()}
+    for kind, (own, total) in costs.items():
+        name = {"one": "source only", "both": "both sides"}[kind]
+        bench.say(f"- {rate:,} changes/s, {name}: process {own:.2f} cores, with its part of the servers {total:.2f}")
+    ratio = [both / one for one, both in zip(costs["one"], costs["both"], strict=True)]
+    bench.say(f"- both sides : source only = {ratio[0]:.2f} (process), {ratio[1]:.2f} (with the servers)")
+
+
+def latencies(bench: Bench, rows: int, seconds: float) -> list[float]:
+    """Return the milliseconds of single-row updates, 100 per second."""
+    choose, found, end = random.Random(3), [], time.monotonic() + seconds
+    with psycopg.connect(bench.up.uri, autocommit=True) as connection:
+        while time.monotonic() < end:
+            start = time.monotonic()
+            connection.execute("UPDATE load SET price = price + 1 WHERE id = %s", [choose.randrange(1, rows)])
+            found.append((time.monotonic() - start) * 1000)
+            time.sleep(max(0.0, start + 0.01 - time.monotonic()))
+    return found
+
+
+def scrub(bench: Bench, rows: int, seconds: float, share: float) -> None:
+    """Measure the share of the time that blocks take, and the latency of a client."""
+    busy: list[float] = []
+    original = Scrubber._scrub
+
+    def timed(self: Scrubber, *arguments: Any) -> None:
+        start = time.monotonic()
+        original(self, *arguments)
+        busy.append(time.monotonic() - start)
+
+    Scrubber._scrub = timed  # type: ignore[method-assign, assignment]
+    validation = bench.validation("scrub", scrub_share=share)
+    worker = threading.Thread(target=validation.start, kwargs={"engine": "local", "log": lambda text: None})
+    worker.start()
+    until(lambda: validation.status().state == "running")
+    quiet: list[float] = []
+    loud: list[float] = []
+    used = elapsed = 0.0
+    for _ in range(3):
+        validation.update(scrub_share=0.0)
+        time.sleep(2)
+        quiet += latencies(bench, rows, seconds / 6)
+        validation.update(scrub_share=share)
+        time.sleep(3)
+        busy.clear()
+        start = time.monotonic()
+        loud += latencies(bench, rows, seconds / 6)
+        used, elapsed = used + sum(busy), elapsed + time.monotonic() - start
+    bench.say(f"- scrub at share {share}: {used / elapsed:.4f} of {elapsed:.0f} s")
+    without, with_scrub = (statistics.quantiles(times, n=20)[-1] for times in (quiet, loud))
+    bench.say(f"- p95 of an update: {without:.2f} ms without, {with_scrub:.2f} ms with the scrub")
+    validation.stop()
+    worker.join()
+    validation.delete()
+
+
+def main() -> None:
+    """Run all parts."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rate", type=int, default=5_000)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--share", type=float, default=0.05)
+    parser.add_argument("--parts", default="prove,sides,scrub")
+    options = parser.parse_args()
+    with Server.start(name="up", settings=SETTINGS) as one, Server.start(name="down", settings=SETTINGS) as two:
+        bench = Bench(one.database("postgres"), two.database("postgres"), (one, two))
+        bench.up.execute(TABLE)
+        bench.down.execute(TABLE)
+        bench.up.execute(FILL.format(options.rows))
+        bench.up.execute("CREATE PUBLICATION bench FOR TABLE load")
+        bench.down.execute(f"CREATE SUBSCRIPTION bench CONNECTION '{bench.up.uri}' PUBLICATION bench")
+        until(lambda: not bench.down.execute("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'"))
+        if "prove" in options.parts:
+            prove(bench, options.rows)
+        if "sides" in options.parts:
+            both_sides(bench, options.rows, options.rate, options.seconds / 2)
+        if "scrub" in options.parts:
+            scrub(bench, options.rows, options.seconds, options.share)
+    text = "\n".join(["", machine(), "", f"`{' '.join(sys.argv)}`", "", *bench.lines, ""])
+    results = Path(__file__).with_name("RESULTS-proof.md")
+    before = results.read_text(encoding="utf-8") if results.exists() else "# Results: proof\n"
+    results.write_text(before + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

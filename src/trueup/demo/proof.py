@@ -1,0 +1,64 @@
+"""The demo of a proof: certificates, a proof in seconds, rows changed on the replica, and what voids a certificate."""
+
+from __future__ import annotations
+
+import time
+
+from trueup.api.validate import Validation
+from trueup.db.statements import load
+from trueup.demo.background import DURABLE, TIMEOUT, in_background, wait_until
+from trueup.demo.validate import TABLE, Log, running, write
+from trueup.testing.postgres import Server
+from trueup.verbs.validate.proving.prove import Proof, proof_text
+from trueup.verbs.validate.status import status_text
+
+
+def run(*, rows: int, seconds: float, say: Log) -> list[Proof]:
+    """Start two servers with native replication between them; return the proofs that were shown."""
+    statements = load("trueup.demo", "validate.sql")
+    with Server.start(name="n1", settings=DURABLE) as one, Server.start(name="n2", settings=DURABLE) as two:
+        up, down = one.database("postgres"), two.database("postgres")
+        say(f"two servers; {rows:,} rows of {TABLE}, replicated by a subscription of PostgreSQL")
+        up.execute(load("trueup.demo", "demo.sql")["create"])
+        down.execute(load("trueup.demo", "demo.sql")["create"])
+        up.execute(load("trueup.demo", "demo.sql")["load"], {"rows": rows})
+        up.execute(statements["publish"])
+        down.execute(f"CREATE SUBSCRIPTION demo CONNECTION '{up.uri}' PUBLICATION demo")
+        wait_until(lambda: not down.execute(statements["copying"]))
+        validation = Validation("demo", nodes={"n1": up.uri, "n2": down.uri})
+        validation.create(
+            source="n1", target="n2", tables=(TABLE,), check_interval=0.5, both_sides=True, scrub_share=0.0
+        )
+        proofs: list[Proof] = []
+
+        def prove(expected: str) -> None:
+            wait_until(lambda: validation.prove(timeout=TIMEOUT).verdict == expected)
+            proofs.append(validation.prove(timeout=TIMEOUT))
+            say(proof_text(proofs[-1]))
+
+        with running(validation, say), in_background(lambda stop: write(up, rows, stop)):
+            say("trueup prove --validation demo, at once: the rows are not compared yet")
+            proofs.append(validation.prove(timeout=TIMEOUT))
+            say(proof_text(proofs[-1]))
+            validation.update(scrub_share=0.5)
+            say("trueup prove, when the scrub has hashed all blocks; the load goes on")
+            prove("MATCH")
+            time.sleep(seconds / 3)
+            say("a row of n2 is changed by hand")
+            down.execute("UPDATE customers SET name = 'changed by hand' WHERE id = 10")
+            prove("DIFFER")
+            for error in validation.errors():
+                say(f"  {error.source} ({', '.join(error.key)}) {error.kind} in {', '.join(error.columns)}")
+            say("the row is put back, and the table of n2 is written again without row changes in the log")
+            good = up.execute("SELECT name FROM customers WHERE id = 10")[0][0]
+            down.execute("UPDATE customers SET name = %s WHERE id = 10", [good])
+            prove("MATCH")
+            # Without a scrub, the certificate stays void.
+            validation.update(scrub_share=0.0)
+            down.execute("VACUUM FULL customers")
+            wait_until(lambda: (validation.status().tables[0].certificate or {"void": None})["void"] is not None)
+            say(status_text(validation.status()))
+            validation.update(scrub_share=0.5)
+            say("the scrub hashes all blocks again")
+            prove("MATCH")
+        return proofs

@@ -1,0 +1,96 @@
+"""A start of the Java process of Spark: another thread can end it, and one that hangs is ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from trueup.engine.jvm import signal_all
+from trueup.errors import EngineError
+
+_LOOK_SECONDS = 1.0
+
+
+class _Java(subprocess.Popen[bytes]):
+    """A Java process; PySpark would wait for ever for one that has ended with exit code 0."""
+
+    def poll(self) -> int | None:
+        """Return a number other than 0 if the process has ended; `wait` returns the exit code."""
+        code = super().poll()
+        return 1 if code == 0 else code
+
+
+class Launch:
+    """A start of Java on this machine, which another thread can end."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def end(self) -> None:
+        """Let Java end, which removes its temporary folders, and do not start it again."""
+        with self._lock:
+            self.is_over = True
+            if self._process is not None and self._process.poll() is None:
+                signal_all(self._process, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill a Java process that did not end, and its Python workers."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                signal_all(self._process, signal.SIGKILL)
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Kill a Java process that has not started Spark after this time (0: no limit), and raise EngineError."""
+        is_done, is_late = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            look = min(_LOOK_SECONDS, seconds / 10)
+            looks = 10 if look < _LOOK_SECONDS else round(seconds)
+            # Not by the clock: while this process is stopped (Ctrl-Z), so is Java.
+            if any(is_done.wait(look) for _ in range(looks)):
+                return
+            is_late.set()
+            self.is_over = True
+            self.kill()
+
+        if seconds:
+            threading.Thread(target=watch, name="trueup-start", daemon=True).start()
+        try:
+            yield
+        except Exception as error:
+            if not is_late.is_set():
+                raise
+            raise EngineError(
+                f"Spark did not start within {seconds:,.0f} s, and its Java process was ended",
+                cure="check whether the machine has too little memory, and JAVA_HOME; raise stall_seconds in [spark] if"
+                " a start takes that long, or use --engine local",
+            ) from error
+        finally:
+            is_done.set()
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Keep the process that PySpark starts in the block: its function returns it only when Java responds."""
+        from pyspark import java_gateway
+
+        names = vars(java_gateway)
+        popen = names["Popen"]
+        names["Popen"] = self._popen
+        try:
+            yield
+        finally:
+            names["Popen"] = popen
+
+    def _popen(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self.is_over:
+                raise EngineError("the start of Spark was ended")
+            self._process = _Java(*arguments, **options)
+            return self._process

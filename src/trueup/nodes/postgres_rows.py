@@ -1,0 +1,117 @@
+"""Read encoded rows of a PostgreSQL relation as Arrow batches: in this process, or in the tasks of Spark."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from trueup.config.model import Node
+from trueup.db.arrow import View, stream
+from trueup.rows.canonical import decode_row, text_of
+from trueup.rows.spec import ValueClass
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_BYTES = 4 * 1024 * 1024
+# Classes for which an index of the first key column can be used.
+ARRAYS: dict[ValueClass, str] = {"int": "int8[]", "text": "text[]", "uuid": "uuid[]"}
+_HEX = "\\x"
+
+
+class Packed:
+    """Work of a Python worker of Spark, compressed: no address is readable where Spark shows or logs a function."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @classmethod
+    def of(cls, work: object) -> Packed:
+        """Return the work of an object with a method `run`."""
+        return cls(zlib.compress(pickle.dumps(work, pickle.HIGHEST_PROTOCOL), 1))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        work = pickle.loads(zlib.decompress(self._data))
+        return work.run(batches)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """Where the rows of statements come from: a node, and the snapshot that their sessions join."""
+
+    node: Node
+    view: View | None
+    table: str
+    is_view: bool
+
+    def rows(self, query: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a query."""
+        yield from stream(
+            self.node,
+            query,
+            view=self.view,
+            table=self.table,
+            block="",
+            batch_bytes=_BATCH_BYTES,
+            allow_views=self.is_view,
+        )
+
+
+@dataclass(frozen=True)
+class ReadParts:
+    """Work: run the queries whose numbers are in the batches."""
+
+    source: TaskSource
+    queries: tuple[str, ...]
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the queries."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.source.rows(self.queries[number])
+
+
+@dataclass(frozen=True)
+class KeyQuery:
+    """The rows of a relation, and the expressions of the encoded key and of its first column ('': no index)."""
+
+    rows: str
+    key: str
+    first: str
+    kind: ValueClass
+
+    def among(self, keys: Sequence[bytes]) -> str:
+        """Return the query of the rows with these keys."""
+        conditions = [f"{self.key} = ANY({_array(f'{_HEX}{key.hex()}' for key in keys)}::bytea[])"]
+        if self.first:
+            # Selects all rows with these keys, perhaps more, by an index.
+            firsts = {text_of(self.kind, first) for key in keys if (first := decode_row(key)[0]) is not None}
+            # PostgreSQL has no such character.
+            listed = _array(sorted(text for text in firsts if "\0" not in text))
+            conditions.insert(0, f"{self.first} = ANY({listed}::{ARRAYS[self.kind]})")
+        return " AND ".join([self.rows, *conditions])
+
+
+def _array(texts: Iterable[str]) -> str:
+    quoted = ('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts)
+    return sql.Literal("{" + ",".join(quoted) + "}").as_string(None)
+
+
+@dataclass(frozen=True)
+class ReadKeys:
+    """Work: read the current rows of the keys in the batches."""
+
+    source: TaskSource
+    query: KeyQuery
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the keys."""
+        for batch in batches:
+            keys = [bytes(key) for key in batch.column(0).to_pylist()]
+            if keys:
+                yield from self.source.rows(self.query.among(keys))

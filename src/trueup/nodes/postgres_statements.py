@@ -1,0 +1,169 @@
+"""The statements over one relation of a PostgreSQL node: digests of its blocks, its encoded rows, and parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from trueup.db.catalog import READABLE_KINDS, Column, Table
+from trueup.nodes import postgres_columns as columns
+from trueup.nodes.base import KeyBlocks, Plan, merged
+from trueup.nodes.postgres_query import QUERY
+from trueup.nodes.postgres_rows import ARRAYS, KeyQuery
+from trueup.rows.encode import base_value
+from trueup.rows.keys import source, where
+from trueup.rows.spec import TableSpec, ValueClass
+
+Conditions = Sequence[sql.Composable]
+_RANGES_PER_STATEMENT = 16
+
+
+@dataclass(frozen=True)
+class Statements:
+    """The statements of one node over its relation; `query`: a query instead of a table."""
+
+    node: str
+    table: Table
+    query: str = ""
+    # The condition of the user, and the one that guards it.
+    filter: tuple[str, str] = ("", "")
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the relation has no pages of its own."""
+        return self.table.kind in ("v", "f", QUERY)
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether the relation can be read in parts of its pages."""
+        return self.table.kind in READABLE_KINDS
+
+    @property
+    def spec(self) -> TableSpec:
+        """The relation and its filter."""
+        text, guard = self.filter
+        return TableSpec(self.table.schema, self.table.name, (), (), filter=text, filter_guard=guard)
+
+    def source(self, sample: sql.Composable | None = None) -> sql.Composed:
+        """Return the FROM clause."""
+        if not self.query:
+            return source(self.spec, sample)
+        # On its own line, because it may end with a comment.
+        return sql.SQL("(\n{}\n) AS query").format(sql.SQL(self.query))
+
+    def where(self, *conditions: sql.Composable) -> sql.Composed:
+        """Return the WHERE clause of the filter and these conditions."""
+        return where(self.spec, *conditions)
+
+    def native(self, plan: Plan, number: int) -> ValueClass:
+        """Return the class of a column on this node."""
+        native = plan.columns[number].on[self.node].kind
+        assert native is not None
+        return native
+
+    def value(self, plan: Plan, number: int) -> sql.Composable:
+        """Return a column as a value of the type whose binary form is canonical."""
+        spec = columns.spec_of(self._column(plan, number))
+        return columns.value(spec, self.native(plan, number), plan.columns[number].kind)
+
+    def key(self, plan: Plan) -> sql.Composable:
+        """Return the value of the first key column of which blocks by key are computed."""
+        return self.value(plan, 0) if plan.columns[0].kind == "int" else self.indexed(plan)
+
+    def digests(self, plan: Plan, conditions: Conditions) -> sql.Composed:
+        """Return the statement of the digests: block, rows, rows without a key, sums of both halves."""
+        by_key = isinstance(plan.blocks, KeyBlocks)
+        block = columns.block_of(plan.blocks, self.key(plan) if by_key else None)
+        lacks_key = self._lacks_key(plan)
+        without_key = sql.SQL("count(*) FILTER (WHERE lacks_key)" if lacks_key else "0::int8")
+        # Of the first key column, computed below; of the hash, above: OFFSET 0 keeps it from being computed twice.
+        return sql.SQL(
+            "SELECT {outer} AS block, count(*), {without_key}, sum((hash::bit(64))::int8)::text,"
+            " sum(((hash << 64)::bit(64))::int8)::text"
+            " FROM (SELECT {inner}{lacks_key}{hash} AS hash FROM {source}{where} OFFSET 0) rows"
+            " GROUP BY 1"
+        ).format(
+            outer=sql.SQL("block") if by_key else block,
+            inner=sql.SQL("{} AS block, ").format(block) if by_key else sql.SQL(""),
+            without_key=without_key,
+            lacks_key=sql.SQL("{} AS lacks_key, ").format(lacks_key) if lacks_key else sql.SQL(""),
+            hash=columns.hash_bits(self._encoded(plan)[1]),
+            source=self.source(),
+            where=self.where(*conditions),
+        )
+
+    def rows(self, plan: Plan, conditions: Conditions, blocks: Collection[int] | None = None) -> str:
+        """Return the statement of the encoded keys and rows, of these blocks only if they are given."""
+        key, row = self._encoded(plan)
+        if blocks is None:
+            query = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(
+                key, row, self.source(), self.where(*conditions)
+            )
+            return query.as_string(None)
+        listed = sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))
+        if isinstance(plan.blocks, KeyBlocks):
+            condition = sql.SQL("{} = {}").format(columns.block_of(plan.blocks, self.key(plan)), listed)
+            return self.rows(plan, [*conditions, condition])
+        query = sql.SQL(
+            "SELECT k, v FROM (SELECT k, v, {hash} AS hash FROM"
+            " (SELECT {key} AS k, {row} AS v FROM {source}{where} OFFSET 0) r OFFSET 0) rows WHERE {block} = {listed}"
+        ).format(
+            hash=columns.hash_bits(sql.SQL("v")),
+            key=key,
+            row=row,
+            source=self.source(),
+            where=self.where(*conditions),
+            block=columns.block_of(plan.blocks, None),
+            listed=listed,
+        )
+        return query.as_string(None)
+
+    def rows_of_keys(self, plan: Plan) -> KeyQuery:
+        """Return the query of the rows whose encoded key is in a list."""
+        key, row = self._encoded(plan)
+        rows = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(key, row, self.source(), self.where(sql.SQL("true")))
+        first, kind = "", plan.columns[0].kind
+        if plan.key and kind == self.native(plan, 0) and kind in ARRAYS:
+            first = self.indexed(plan).as_string(None)
+        return KeyQuery(rows.as_string(None), key.as_string(None), first, kind)
+
+    def ranges(self, plan: Plan, by_key: KeyBlocks, blocks: Collection[int]) -> list[Conditions]:
+        """Return conditions on the first key column that select the rows of blocks, a few ranges each."""
+        key = self.indexed(plan)
+        ranges: list[sql.Composable] = []
+        for first, last in merged(blocks):
+            start, end = by_key.range_of(first)[0], by_key.range_of(last)[1]
+            tests: list[sql.Composable] = [sql.SQL("true")]
+            if start is not None:
+                tests.append(sql.SQL("{} >= {}").format(key, columns.key_literal(by_key.kind, start)))
+            if end is not None:
+                tests.append(sql.SQL("{} < {}").format(key, columns.key_literal(by_key.kind, end)))
+            ranges.append(sql.SQL("({})").format(sql.SQL(" AND ").join(tests)))
+        batches = [
+            ranges[number : number + _RANGES_PER_STATEMENT] for number in range(0, len(ranges), _RANGES_PER_STATEMENT)
+        ]
+        return [[sql.SQL("({})").format(sql.SQL(" OR ").join(batch))] for batch in batches]
+
+    def _column(self, plan: Plan, number: int) -> Column:
+        column = self.table.column(plan.columns[number].on[self.node].name)
+        assert column is not None
+        return column
+
+    def indexed(self, plan: Plan) -> sql.Composable:
+        """Return the first key column itself: an index of an integer is not used for its value as a bigint."""
+        return base_value(columns.spec_of(self._column(plan, 0)))
+
+    def _encoded(self, plan: Plan) -> tuple[sql.Composed, sql.Composed]:
+        values = [self.value(plan, number) for number in range(len(plan.columns))]
+        row = columns.encoded(values, plan.seed)
+        return (columns.encoded(values[: plan.key]) if plan.key else row), row
+
+    def _lacks_key(self, plan: Plan) -> sql.Composable | None:
+        """Return whether a row has NULL in its key; None if no column of the key can be NULL."""
+        # A foreign table may have NULL where it says that it has none, and so may a constraint that is not validated.
+        sure = {name for key in self.table.keys if key.is_primary and self.has_pages for name in key.columns}
+        names = [self._column(plan, number).name for number in range(plan.key)]
+        tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names if name not in sure]
+        return sql.SQL("({})").format(sql.SQL(" OR ").join(tests)) if tests else None

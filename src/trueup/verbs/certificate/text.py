@@ -1,0 +1,56 @@
+"""Certificates and verifications as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trueup.report.text import aligned, moment
+from trueup.store.statements import Issued
+from trueup.verbs.certificate.keys import fingerprint
+from trueup.verbs.certificate.page import MEANING
+from trueup.verbs.certificate.run import CertificateResult
+from trueup.verbs.certificate.verify import VerifyResult
+
+_VERDICTS = {
+    "VERIFIED": "intact, signed, and all tables are proven",
+    "REFUSED": "not authentic",
+    "UNVERIFIED": "not everything can be relied on",
+}
+
+
+def certificate_text(result: CertificateResult) -> str:
+    """Return what was issued."""
+    statement = result.document["statement"]
+    lines = [f"{result.verdict}: certificate {statement['number']}: {MEANING[result.verdict]}"]
+    lines += [
+        f"  {table['table']}: {table['verdict']}{': ' + table['reason'] if table['reason'] else ''}"
+        for table in statement["tables"]
+    ]
+    signed_by = statement["signed_by"]
+    lines.append(f"  signed with the key {fingerprint(signed_by)}" if signed_by else "  not signed (see --sign)")
+    lines += [f"  document: {result.path}", f"  page: {result.page}"]
+    return "\n".join(lines)
+
+
+def verify_text(result: VerifyResult) -> str:
+    """Return the verdict, and what each file states."""
+    lines = [f"{result.verdict}: {_VERDICTS[result.verdict]}"]
+    for file in result.files:
+        lines.append(f"  {file.path}")
+        lines += [f"    refused: {reason}" for reason in file.wrong]
+        lines += [f"    not verified: {reason}" for reason in file.unverified]
+        if not file.wrong:
+            for table in file.statement["tables"]:
+                when = table.get("proven_at")
+                nodes = ", ".join(f"{each['node']} at {each['position']}" for each in table.get("nodes", ()))
+                at = f" at {moment(when)} UTC on {nodes}" if when else ""
+                lines.append(f"    {table['table']}: {table['verdict']}{at}")
+        lines += [f"    note: {remark}" for remark in file.remarks]
+    return "\n".join(lines)
+
+
+def issued_text(issued: Sequence[Issued]) -> str:
+    """Return one line per certificate."""
+    rows = [["NUMBER", "ISSUED (UTC)", "VERDICT", "TABLES", "SHA-256"]]
+    rows += [[str(each.number), moment(each.issued_at), each.verdict, each.tables, each.sha256[:16]] for each in issued]
+    return "\n".join(aligned(rows, right={0}))

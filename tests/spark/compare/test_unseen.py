@@ -1,0 +1,118 @@
+"""What a run must notice while it reads without Spark: files that are replaced, results that are cut, a stop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import trueup
+from support.fixtures import Databases
+from trueup.db.clickhouse import Embedded
+from trueup.errors import TrueupError
+from trueup.nodes import parquet_parts
+from trueup.nodes.block_digests import BlockDigests
+from trueup.testing.postgres import Database
+
+ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"]}
+
+
+@pytest.fixture
+def pg(databases: Databases) -> Database:
+    database = databases(1)[0]
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    return database
+
+
+def diff(nodes: dict[str, Any], **options: Any) -> Any:
+    return trueup.diff("t", nodes=nodes, recheck=0, engine="local", **options)
+
+
+def replacing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace a file by one of the same size, after it was read."""
+    digests = parquet_parts.Work.digests
+
+    def read(self: parquet_parts.Work, part: parquet_parts.Part) -> tuple[BlockDigests, int]:
+        answer = digests(self, part)
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+        os.utime(path, ns=(1, 1))
+        return answer
+
+    monkeypatch.setattr(parquet_parts.Work, "digests", read)
+
+
+def test_a_file_that_is_replaced(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path / "delta"), pa.table(ROWS))
+    (tmp_path / "files").mkdir()
+    pq.write_table(pa.table(ROWS), tmp_path / "files" / "x.parquet")
+    for kind, folder in (("delta", "delta"), ("parquet", "files")):
+        nodes = {"pg": pg.uri, "lake": f"{kind}:{tmp_path / folder}"}
+        assert diff(nodes).verdict == "MATCH"
+        with monkeypatch.context() as patch:
+            replacing(next((tmp_path / folder).glob("*.parquet")), patch)
+            result = diff(nodes)
+        assert result.verdict == "INCOMPLETE"
+        assert "while" in result.incomplete[0]
+
+
+def test_a_file_that_cannot_be_decoded(pg: Database, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(
+        pa.table({"id": [1, 2, 3], "v": ["a" * 500, "b", "c"]}), path, compression="none", use_dictionary=False
+    )
+    data = bytearray(path.read_bytes())
+    data[4:60] = bytes(56)
+    path.write_bytes(data)
+    with pytest.raises(TrueupError, match=r"node lake: .*x\.parquet cannot be read") as caught:
+        diff({"pg": pg.uri, "lake": f"parquet:{path}"})
+    assert caught.value.cure
+
+
+def test_a_key_that_is_null_although_it_must_not_be(databases: Databases, tmp_path: Path) -> None:
+    near, far = databases(2)
+    far.execute("CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, 'a'), (NULL, 'b')")
+    port = far.execute("SHOW port")[0][0]
+    near.execute(
+        "CREATE EXTENSION postgres_fdw; CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw"
+        f" OPTIONS (host '127.0.0.1', port '{port}', dbname '{far.name}');"
+        "CREATE USER MAPPING FOR CURRENT_USER SERVER far OPTIONS (user 'postgres', password_required 'false');"
+        "CREATE FOREIGN TABLE t (id int NOT NULL, v text) SERVER far"
+    )
+    pq.write_table(pa.table({"id": [1], "v": ["a"]}), tmp_path / "x.parquet")
+    with pytest.raises(TrueupError, match="node pg: 1 rows have NULL in the key"):
+        diff({"pg": near.uri, "lake": f"parquet:{tmp_path}/x.parquet"}, key=["id"])
+
+
+def test_settings_that_cut_results_of_clickhouse(pg: Database, tmp_path: Path) -> None:
+    backend = Embedded(tmp_path / "ch")
+    backend.execute("CREATE DATABASE shop")
+    backend.execute("CREATE TABLE shop.t (id Int32, v String) ENGINE = MergeTree ORDER BY id")
+    backend.execute("INSERT INTO shop.t VALUES (1, 'a'), (2, 'b'), (3, 'x')")
+    backend.execute("SET limit = 1")
+    # A node of the same process uses the same engine, and its settings.
+    assert len(backend.arrow("SELECT id FROM shop.t")) == 1
+    backend.close()
+    result = diff({"pg": pg.uri, "ch": f"chdb:{tmp_path}/ch?database=shop"}, key=["id"])
+    assert (result.rows, result.pairs["pg/ch"].changed) == ({"pg": 3, "ch": 3}, 1)
+
+
+def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(
+    pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pg.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(4, 3000) g; ANALYZE t")
+    rows = pg.execute("SELECT id, v FROM t ORDER BY id")
+    changed = [(key, f"{text}!" if key % 3 == 0 else text) for key, text in rows if key % 100]
+    pq.write_table(
+        pa.table({"id": [row[0] for row in changed], "v": [row[1] for row in changed]}), tmp_path / "x.parquet"
+    )
+    monkeypatch.setattr("trueup.verbs.compare.local_rows.WAITING_BYTES", 1000)
+    counts = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}).pairs["pg/lake"]
+    assert (counts.missing, counts.changed, counts.extra) == (30, 990, 0)

@@ -1,0 +1,240 @@
+"""Canonical bytes with Arrow are those of the reference, for all values of the supported types."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueup.errors import CheckFailed, NodeError
+from trueup.nodes.arrow_columns import block_numbers, class_of, is_possible, rows
+from trueup.nodes.base import HashBlocks, KeyBlocks, Plan
+from trueup.nodes.block_digests import BlockDigests, differing
+from trueup.nodes.columnar import ColumnarNode
+from trueup.nodes.columnar_workers import digests_of
+from trueup.nodes.files import PathSource
+from trueup.nodes.parquet_parts import NotColumnar, Part, Work, read_files
+from trueup.nodes.plan import Request, plan_columns
+from trueup.nodes.probe import expected
+from trueup.rows.canonical import encode, encode_row, hash_row
+from trueup.rows.spec import ValueClass
+
+SEED = bytes(range(16))
+MOMENTS = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31))
+DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**20), max_value=10**20, places=9)
+# The type, the class, what it is compared as, and values.
+COLUMNS: list[tuple[pa.DataType, ValueClass, ValueClass, st.SearchStrategy[Any]]] = [
+    (pa.bool_(), "bool", "bool", st.booleans()),
+    (pa.bool_(), "bool", "int", st.booleans()),
+    (pa.bool_(), "bool", "decimal", st.booleans()),
+    (pa.int32(), "int", "int", st.integers(-(2**31), 2**31 - 1)),
+    (pa.uint32(), "int", "int", st.integers(0, 2**32 - 1)),
+    (pa.int64(), "int", "int", st.integers(-(2**63), 2**63 - 1)),
+    (pa.int64(), "int", "decimal", st.integers(-(2**63), 2**63 - 1)),
+    (pa.decimal128(38, 9), "decimal", "decimal", DECIMALS),
+    (pa.decimal128(20, 0), "decimal", "decimal", st.integers(-(10**19), 10**19).map(Decimal)),
+    (pa.float64(), "float", "float", st.floats()),
+    (pa.float32(), "float", "float", st.floats(width=32)),
+    (pa.string(), "text", "text", st.text(st.characters(codec="utf-8"), max_size=200)),
+    (pa.large_string(), "text", "char", st.text(st.characters(codec="utf-8"), max_size=5).map(lambda it: it + "  ")),
+    (pa.string(), "text", "json", st.text(st.characters(codec="utf-8"), max_size=5)),
+    (pa.binary(), "bytes", "bytes", st.binary(max_size=80)),
+    (pa.date32(), "date", "date", st.dates()),
+    (pa.timestamp("us"), "timestamp", "timestamp", MOMENTS),
+    (pa.timestamp("ms"), "timestamp", "timestamp", MOMENTS.map(lambda it: it.replace(microsecond=1000))),
+    (pa.timestamp("us", "UTC"), "instant", "instant", MOMENTS.map(lambda it: it.replace(tzinfo=timezone.utc))),
+    (pa.timestamp("us", "Asia/Tokyo"), "instant", "instant", MOMENTS.map(lambda it: it.replace(tzinfo=timezone.utc))),
+]
+
+
+@given(data=st.data())
+def test_rows_are_those_of_the_reference(data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=6))
+    size = data.draw(st.integers(1, 6))
+    values = [
+        data.draw(st.lists(st.none() | column[3], min_size=size, max_size=size), label=str(column[0]))
+        for column in chosen
+    ]
+    seed = data.draw(st.none() | st.just(SEED))
+    arrays = [pa.array(line, column[0]) for line, column in zip(values, chosen, strict=True)]
+    for (kind, native, target, _), _values in zip(chosen, values, strict=True):
+        assert class_of(kind) == native
+        assert is_possible(native, target)
+    kinds = [column[2] for column in chosen]
+    # As a part of larger arrays: arrays of a batch may start anywhere.
+    computed = rows(kinds, [pa.concat_arrays([one, one]).slice(size) for one in arrays], size, seed)
+    lines = [
+        encode_row(kinds, [_encoded(kind, line[number]) for kind, line in zip(kinds, values, strict=True)], seed)
+        for number in range(size)
+    ]
+    assert computed.lines() == lines
+    high, low = computed.hashes()
+    assert list(zip(high.tolist(), low.tolist(), strict=True)) == [hash_row(line) for line in lines]
+
+
+def _encoded(kind: ValueClass, value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return encode(kind, int(value) if kind in ("int", "decimal") and isinstance(value, bool) else value)
+
+
+def test_numbers_as_texts_and_bytes_that_are_no_text() -> None:
+    computed = rows(["text", "text"], [pa.array([-5, None]), pa.array([True, False])], 2)
+    assert computed.lines()[0] == encode_row(["text", "text"], [b"-5", b"true"])
+    broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff "]).buffers())
+    assert rows(["text"], [broken], 1).lines() == [encode_row(["text"], [b"\xff "])]
+    assert rows(["char"], [broken], 1).lines() == [encode_row(["char"], [b"\xff"])]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([-(2**31)], pa.int32()).cast(pa.date32()), pa.array([-(2**63)], pa.int64()).cast(pa.timestamp("us"))],
+)
+def test_times_that_would_wrap_are_refused(column: pa.Array) -> None:
+    kind = class_of(column.type)
+    assert kind
+    with pytest.raises(CheckFailed, match="out of the range"):
+        rows([kind], [column], 1)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), st.integers(-(2**63), 2**63 - 1), st.integers(1, 2**60))
+def test_blocks_of_keys(keys: list[int], low: int, width: int) -> None:
+    blocks = KeyBlocks("id", low, width, 3)
+    for key, number in zip(keys, block_numbers(blocks, pa.array(keys, pa.int64()), None).tolist(), strict=True):
+        start, end = blocks.range_of(number)
+        assert start is None or start <= key
+        assert end is None or key < end
+
+
+LINES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(), st.integers()), max_size=30)
+
+
+@given(LINES, LINES, st.integers(0, 30))
+def test_digests_of_blocks_add_up(one: list[Any], other: list[Any], cut: int) -> None:
+    whole, parts = BlockDigests.of(one), BlockDigests.merged([BlockDigests.of(one[:cut]), BlockDigests.of(one[cut:])])
+    sums: dict[int, list[int]] = {}
+    for number, *values in one:
+        sums[number] = [old + new for old, new in zip(sums.get(number, [0, 0, 0]), values, strict=True)]
+    expected_sums = {number: (rows, high % 2**64, low % 2**64) for number, (rows, high, low) in sums.items()}
+    for digests in (whole, parts):
+        columns = (digests.counts.tolist(), digests.high.tolist(), digests.low.tolist())
+        assert dict(zip(digests.numbers.tolist(), zip(*columns, strict=True), strict=True)) == expected_sums
+    found = {number for number, _ in differing([whole, parts, BlockDigests.of(other)])}
+    others = {number: line for number, line in _sums(other).items() if line != (0, 0, 0)}
+    known = {number: line for number, line in expected_sums.items() if line != (0, 0, 0)}
+    assert found == {number for number in {*known, *others} if known.get(number) != others.get(number)}
+
+
+def _sums(lines: Sequence[Any]) -> dict[int, tuple[int, int, int]]:
+    digests = BlockDigests.of(lines)
+    return {
+        int(number): (int(rows), int(high), int(low))
+        for number, rows, high, low in zip(digests.numbers, digests.counts, digests.high, digests.low, strict=True)
+    }
+
+
+def _node(folder: Path) -> tuple[ColumnarNode, Plan]:
+    node = ColumnarNode("lake", "parquet", PathSource("parquet", str(folder)))
+    return node, plan_columns({"lake": node.describe()}, Request(key=("id",)))
+
+
+def _table(rows: int) -> pa.Table:
+    return pa.table(
+        {"id": np.arange(rows), "name": [None if number % 7 == 0 else f"n {number}" for number in range(rows)]}
+    )
+
+
+def test_digests_in_processes_are_the_same(tmp_path: Path) -> None:
+    pq.write_table(_table(1000), tmp_path / "a.parquet", row_group_size=100)
+    _, plan = _node(tmp_path)
+    work = Work.of(plan, "lake")
+    parts = read_files([str(tmp_path / "a.parquet")]).parts
+    assert len(parts) == 10
+    here, there = (
+        BlockDigests.merged([digests for digests, _ in digests_of(work, parts, threading.Event(), workers=workers)])
+        for workers in (1, 2)
+    )
+    assert here.rows == there.rows == 1000
+    assert list(differing([here, there])) == []
+    with pytest.raises(NodeError, match=r"gone\.parquet cannot be read"):
+        list(digests_of(work, [*parts, Part(str(tmp_path / "gone.parquet"), 0, 1, 1)], threading.Event(), workers=2))
+
+
+def test_a_long_value_of_all_rows_needs_little_memory(tmp_path: Path) -> None:
+    """The file has the value once, the rows have 200 MB."""
+    table = pa.table({"id": np.arange(10_000), "name": ["x" * 20_000] * 10_000})
+    pq.write_table(table, tmp_path / "a.parquet")
+    del table
+    node, plan = _node(tmp_path)
+    before, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        assert node.digests(plan).rows == 10_000
+    finally:
+        pa.set_memory_pool(before)
+    assert 0 < counted.max_memory() < 150_000_000
+
+
+def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
+    pq.write_table(_table(1000), tmp_path / "a.parquet", row_group_size=100)
+    node, plan = _node(tmp_path)
+    for blocks in (KeyBlocks("id", 0, 10, 100), HashBlocks(4)):
+        plan = Plan(plan.columns, plan.key, plan.seed, blocks)
+        digests = node.digests(plan)
+        wanted = digests.numbers.tolist()[1::3]
+        read = [line for batch in node.local_rows(plan, wanted) for line in zip(*batch, strict=True)]
+        high = low = 0
+        for _, row in read:
+            high, low = (high + hash_row(row)[0]) % 2**64, (low + hash_row(row)[1]) % 2**64
+        chosen = np.isin(digests.numbers, wanted)
+        assert len(read) == digests.counts[chosen].sum()
+        assert (high, low) == (int(digests.high[chosen].sum()), int(digests.low[chosen].sum()))
+    keys = [encode_row(["int"], [encode("int", number)]) for number in (5, 999, 2000)]
+    found = [key for batch in node.local_rows_of(plan, keys) for key in batch[0]]
+    assert found == keys[:2]
+
+
+def test_the_probe(tmp_path: Path) -> None:
+    pq.write_table(_table(2), tmp_path / "a.parquet")
+    kinds: tuple[ValueClass, ...] = (
+        *("bool", "int", "decimal", "float", "text", "char", "bytes", "date", "timestamp", "instant", "uuid", "json"),
+    )
+    assert _node(tmp_path)[0].probe(kinds, SEED) == {kind: expected(kind, SEED) for kind in kinds}
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (pa.table({"id": [1], "x": [[1]]}), "nested"),
+        (pa.table({"id": [1], "x": [timedelta(1)]}), "duration"),
+        (pa.table({"id": [1], "x": pa.array(["a"]).dictionary_encode()}), "dictionary"),
+        (pa.table({"id": [1], "x": pa.array([1], pa.uint64())}), "uint64"),
+        (pa.table({"id": [1], "ID": [2]}), "differ in case"),
+        (pa.table({"id": [1], "a.b": [2]}), "nested"),
+        (
+            pa.table({"id": [1]}).replace_schema_metadata({"org.apache.spark.version": "2.4.8"}),
+            "another calendar",
+        ),
+    ],
+)
+def test_files_that_are_left_to_spark(tmp_path: Path, table: pa.Table, reason: str) -> None:
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(NotColumnar, match=reason):
+        _node(tmp_path)
+
+
+def test_columns_of_files_that_differ_are_left_to_spark(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "x": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(NotColumnar, match="columns of the files differ"):
+        _node(tmp_path)

@@ -172,6 +172,21 @@ def test_what_happens_while_it_is_stopped_and_later_tables(copy: Copy) -> None:
     assert _scrubbed(copy) == {"b": [1], "late": [7]}
 
 
+def test_a_table_that_is_created_while_the_tables_are_planned(copy: Copy) -> None:
+    copy.both(_tables("t"))
+    copy.replicate()
+    copy.create()
+    starting = threading.Thread(target=copy.go_on)
+    with psycopg.connect(copy.up.uri) as other:
+        # A publication of the table waits for this lock: the tables are listed then, and not looked at yet.
+        other.execute("LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")
+        starting.start()
+        copy.until(lambda: copy.up.execute("SELECT FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"))
+        copy.both("CREATE TABLE late (id int PRIMARY KEY)")
+    starting.join()
+    assert {table.source for table in copy.status().tables} == {"public.t", "public.late"}
+
+
 def test_an_alteration_that_is_not_visible_yet_holds_back_the_position(copy: Copy) -> None:
     copy.both(_tables("t"))
     copy.replicate()

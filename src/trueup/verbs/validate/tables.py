@@ -14,7 +14,7 @@ from trueup.verbs.validate import pending
 from trueup.verbs.validate.look import Look, table_name
 from trueup.verbs.validate.option_checks import examine_filter, refuse_wrong_options
 from trueup.verbs.validate.plan import Pair, plan_pair, why_altered
-from trueup.verbs.validate.routes import Route, find_routes
+from trueup.verbs.validate.routes import Route, find_routes, selected_tables
 from trueup.verbs.validate.sessions import Sessions
 
 
@@ -42,6 +42,13 @@ class Tables:
             if sessions.stored.position is None:
                 routes = list(self.routes.values())
                 refuse_wrong_options(sessions.source, sessions.target, sessions.nodes[0], sessions.settings, routes)
+
+    def unplanned(self) -> list[str]:
+        """Return the tables that are selected now and did not exist when `find` listed them."""
+        sessions = self._sessions
+        with sessions.source_errors():
+            selected = selected_tables(sessions.source, sessions.settings, list(self.routes))
+        return [shown for name in selected if (shown := display_name(*name)) not in self.routes]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the stored rows of the tables."""

@@ -114,6 +114,10 @@ class Validator:
         """Look at the catalogs after the tables were planned; store what changed since the last look."""
         look = self.looker.take(self.tables.routes.values(), self.positions.syncer)
         self.last_look = look
+        unplanned = self.tables.unplanned()
+        if unplanned:
+            # It is in the look, so no later look would notice it.
+            raise CatalogChanged(f"{unplanned[0]} was created while the tables were planned")
         for name, pair in list(self.tables.pairs.items()):
             route = self.tables.routes[name]
             if not look.is_planned(route, pair):

@@ -148,7 +148,7 @@ def test_messages_of_a_validation(encoded: Encoded) -> None:
         meta.rows("create", name="v", settings="{}", slot="", publication="", owns=False)
         meta.rows("state", name="v", state="stopped", reason=MESSAGE)
         table = {"source": "té", "target": "té", "stage": "stopped"}
-        meta.rows("put_table", name="v", **table, reason=MESSAGE, remarks=[MESSAGE])
+        meta.rows("put_table", name="v", **table, reason=MESSAGE, remarks=[MESSAGE], rules=None)
         (stored,) = meta.rows("tables", name="v")
     escaped = r"refused: \u2026 \u0436 \u65e5 \xe9 \x00"
     assert (stored["source"], stored["reason"], stored["remarks"]) == ("té", escaped, [escaped])

@@ -36,6 +36,7 @@ from trueup.verbs.diff import many
 from trueup.verbs.diff import rerun as rerun_verb
 from trueup.verbs.diff import run as one
 from trueup.verbs.diff.rerun_many import RerunRequest, rerun_run
+from trueup.verbs.validate.proving.record import Recorder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,6 +62,7 @@ def diff(
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
     since_proof: str = "",
+    certify: str = "",
     map: str | Mapping[str, Any] | None = None,
     query: Mapping[str, str] | None = None,
     block_size: int | None = None,
@@ -96,7 +98,8 @@ def diff(
     """Compare a table on two or more nodes, down to the rows that differ, and write a report.
 
     `since_proof` is the name of a validation: only blocks that changes touched since its certificate are read, if it
-    holds; else all of them. A marker is written to the logs of both nodes then.
+    holds; else all of them. A marker is written to the logs of both nodes then. `certify` is the name of a validation:
+    the verdict MATCH is recorded as its certificate of the table, or `certified` of the result has the reason why not.
 
     Give nodes as `nodes={"n1": "postgresql://…", …}`, or by name (`nodes=["n1", "n2"]` or `cluster="acctg"`) from the
     configuration (`config="trueup.toml"`, or a `Config`). An address may name a node of another kind, such as
@@ -133,6 +136,7 @@ def diff_many(
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
     since_proof: str = "",
+    certify: str = "",
     block_size: int | None = None,
     min_block_size: int | None = None,
     max_block_size: int | None = None,
@@ -277,9 +281,10 @@ def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResul
     request, config = _request(options["table"], options, digests_only=digests_only)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
         if options["map"] is not None or options["query"] or any(node.kind != POSTGRESQL for node in request.nodes):
-            if options["since_proof"]:
-                cure = "leave out --map, --query and nodes of other kinds"
-                raise ConfigError("--since-proof is for tables of PostgreSQL", cure=cure)
+            for option in ("since_proof", "certify"):
+                if options[option]:
+                    cure = "leave out --map, --query and nodes of other kinds"
+                    raise ConfigError(f"{_option(option)} is for tables of PostgreSQL", cure=cure)
             compared = _compare_request(request, frames, options, config)
             return compare_run.run(compared, store=store, progress=options["progress"])
         by_value = partial(compare_run.run_in, CompareRequest(request)) if can_compare(request) else None
@@ -398,7 +403,12 @@ def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> t
         if not settings.snapshot:
             cure = "leave out --no-snapshot"
             raise ConfigError("--since-proof needs a snapshot of each node", cure=cure)
+        if options["certify"]:
+            cure = "leave out one of them"
+            raise ConfigError("--certify and --since-proof cannot be combined", cure=cure)
         request = replace(request, prover=ValidationProver(config, options["since_proof"]))
+    if options["certify"]:
+        request = replace(request, certifier=Recorder(config, options["certify"]))
     return request, config
 
 

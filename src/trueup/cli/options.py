@@ -128,6 +128,11 @@ SHARED: dict[str, Decorator] = {
         "Read only blocks that changes touched since the certificate of this validation, if it holds; else all.",
         default="",
     ),
+    "certify": option(
+        *("--certify", "NAME"),
+        "Record the verdict MATCH as the certificate of the table in this validation.",
+        default="",
+    ),
     # How a table is compared.
     "block_size": _setting("block_size", int, "Rows per block.", "N"),
     "override_block_size": _setting("override_block_size", bool, "Allow a block size outside the limits."),
@@ -214,7 +219,7 @@ many_options = shared("schema", "tables", "exclude_tables", "exclude_tables_file
 block_options = shared("block_size", "override_block_size")
 compare_options = shared(
     *("concurrency_factor", "max_connections", "table_filter", "allow_functions", "columns", "exclude_columns", "key"),
-    "since_proof",
+    *("since_proof", "certify"),
     *("recheck", "recheck_wait", "gentle", "gentle_seconds", "max_rows_per_second", "max_lag"),
     *("max_active_sessions", "max_lock_waits", "no_snapshot", "numeric", "block_timeout"),
     *("engine", "master", "remote", "quiet", "json", "task_db"),

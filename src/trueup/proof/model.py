@@ -63,6 +63,32 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class Rules:
+    """What rows of a table are compared by: names and types of columns per node, the key, and how they are hashed."""
+
+    source: tuple[tuple[str, str], ...]
+    target: tuple[tuple[str, str], ...]
+    key: tuple[str, ...]
+    compared: Compared
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        columns = {
+            "source": [list(column) for column in self.source],
+            "target": [list(column) for column in self.target],
+        }
+        return {**columns, "key": list(self.key), "compared": asdict(self.compared)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Rules:
+        """Return what `as_json` made."""
+        source, target = (
+            tuple((str(name), str(type_)) for name, type_ in values[side]) for side in ("source", "target")
+        )
+        return cls(source, target, tuple(values["key"]), Compared(**values["compared"]))
+
+
+@dataclass(frozen=True)
 class Void:
     """Why a certificate does not hold any more, and since when."""
 
@@ -111,6 +137,8 @@ class CertificateBlock:
     source_lsn: int | None = None
     target_lsn: int | None = None
     is_touched: bool = True
+    # The last watch in which it was touched: see `verbs.validate.proving.record`.
+    touched_in: int = field(default=0, compare=False)
     # The number of its row in the meta database.
     id: int = field(default=0, compare=False)
 

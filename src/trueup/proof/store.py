@@ -55,8 +55,11 @@ def certificates(connection: Connection, validation: str) -> dict[str, Certifica
     return {row["source"]: _certificate(row) for row in rows}
 
 
-def put(connection: Connection, certificate: Certificate) -> None:
-    """Store a certificate in place of that of the same table, unless that one was voided later than this was proven."""
+def put(connection: Connection, certificate: Certificate) -> bool:
+    """Store a certificate in place of that of the same table; return whether it was stored.
+
+    It is not if that one was voided later than this was proven, or was proven later.
+    """
     values = {
         "validation": certificate.validation,
         "source": certificate.table,
@@ -68,7 +71,7 @@ def put(connection: Connection, certificate: Certificate) -> None:
         "proven_at": certificate.proven_at,
         "completed_at": certificate.completed_at,
     }
-    _rows(connection, "put", **values)
+    return bool(_rows(connection, "put", **values))
 
 
 def void(connection: Connection, validation: str, reason: str, tables: Sequence[str] | None = None) -> None:
@@ -120,11 +123,11 @@ def drop_blocks(connection: Connection, validation: str, table: str) -> None:
     _rows(connection, "drop_blocks", validation=validation, source=table, ids=None)
 
 
-def touch(connection: Connection, ids: Iterable[int]) -> None:
+def touch(connection: Connection, ids: Iterable[int], watch: int = 0) -> None:
     """Record that captured changes concern rows of these blocks."""
     numbers = list(ids)
     if numbers:
-        _rows(connection, "touch", ids=numbers)
+        _rows(connection, "touch", ids=numbers, watch=watch)
 
 
 def _add(
@@ -164,7 +167,7 @@ def block_of(row: dict[str, Any]) -> CertificateBlock:
     start, end = (None if row[name] is None else tuple(row[name]) for name in ("start_key", "end_key"))
     return CertificateBlock(
         Block(start, end), Digest(row["rows"], int(row["hash_sum"])), row["hashed_at"], row["source_lsn"],
-        row["target_lsn"], row["is_touched"], row["id"],
+        row["target_lsn"], row["is_touched"], row["touched_in"], row["id"],
     )  # fmt: skip
 
 

@@ -33,11 +33,15 @@ CREATE TABLE IF NOT EXISTS trueup.certificate_block (
     is_touched boolean NOT NULL,
     FOREIGN KEY (validation, source) REFERENCES trueup.validation_table ON DELETE CASCADE
 );
+-- The last watch (see verbs/validate/proving/record.py) in which a change has touched the block, or it was stored.
+ALTER TABLE trueup.certificate_block ADD COLUMN IF NOT EXISTS touched_in bigint NOT NULL DEFAULT 0;
 CREATE INDEX IF NOT EXISTS certificate_block_oldest
     ON trueup.certificate_block (validation, source, hashed_at NULLS FIRST)
 
 -- name: is_made
-SELECT to_regclass('trueup.certificate_block_oldest') IS NOT NULL AS is_made
+SELECT to_regclass('trueup.certificate_block_oldest') IS NOT NULL
+   AND EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('trueup.certificate_block') AND attname = 'touched_in') AS is_made
 
 -- name: drop
 DROP TABLE IF EXISTS trueup.certificate, trueup.certificate_block
@@ -55,8 +59,9 @@ ON CONFLICT (validation, source) DO UPDATE SET
     how = excluded.how, source_table = excluded.source_table, target_table = excluded.target_table, key = excluded.key,
     compared = excluded.compared, proven_at = excluded.proven_at, completed_at = excluded.completed_at,
     void_reason = NULL, void_at = NULL
- -- What was found before the event that voided the certificate does not lift it.
- WHERE certificate.void_at IS NULL OR certificate.void_at < excluded.proven_at
+ -- What was found before the event that voided the certificate does not lift it, and an older proof is no news.
+ WHERE coalesce(certificate.void_at < excluded.proven_at, certificate.proven_at <= excluded.proven_at)
+RETURNING source
 
 -- name: void
 -- The first reason stays, the time is that of the last one: all blocks are hashed again after it.
@@ -64,12 +69,12 @@ UPDATE trueup.certificate SET void_reason = coalesce(void_reason, %(reason)s), v
  WHERE validation = %(validation)s AND (%(sources)s::text[] IS NULL OR source = ANY (%(sources)s::text[]))
 
 -- name: blocks
-SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched
+SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched, touched_in
   FROM trueup.certificate_block WHERE validation = %(validation)s AND source = %(source)s
 
 -- name: oldest
 -- The block of a table that was hashed longest ago, or never.
-SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched
+SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched, touched_in
   FROM trueup.certificate_block WHERE validation = %(validation)s AND source = %(source)s
  ORDER BY hashed_at NULLS FIRST, id LIMIT 1
 
@@ -81,9 +86,11 @@ SELECT source, count(*) AS blocks, count(*) FILTER (WHERE hashed_at IS NULL) AS 
 
 -- name: add_blocks
 INSERT INTO trueup.certificate_block (validation, source, start_key, end_key, rows, hash_sum, hashed_at, source_lsn,
-       target_lsn, is_touched)
+       target_lsn, is_touched, touched_in)
 SELECT %(validation)s, %(source)s, e.start_key, e.end_key, e.rows, e.hash_sum, e.hashed_at, e.source_lsn, e.target_lsn,
-       e.is_touched
+       e.is_touched,
+       -- Whether changes have touched its keys in this watch is not known.
+       (SELECT watch FROM trueup.validation WHERE name = %(validation)s)
   FROM jsonb_to_recordset(%(lines)s) e(start_key text[], end_key text[], rows bigint, hash_sum numeric,
        hashed_at timestamptz, source_lsn bigint, target_lsn bigint, is_touched boolean)
 RETURNING id
@@ -95,7 +102,9 @@ DELETE FROM trueup.certificate_block WHERE validation = %(validation)s AND sourc
 -- name: put_block
 UPDATE trueup.certificate_block SET rows = %(rows)s, hash_sum = %(hash_sum)s, hashed_at = %(hashed_at)s,
        source_lsn = %(source_lsn)s, target_lsn = %(target_lsn)s, is_touched = %(is_touched)s
- WHERE id = %(id)s
+ -- A run of diff or check may have compared the block later.
+ WHERE id = %(id)s AND (hashed_at IS NULL OR hashed_at <= %(hashed_at)s)
 
 -- name: touch
-UPDATE trueup.certificate_block SET is_touched = true WHERE id = ANY (%(ids)s) AND NOT is_touched
+UPDATE trueup.certificate_block SET is_touched = true, touched_in = %(watch)s
+ WHERE id = ANY (%(ids)s) AND (NOT is_touched OR touched_in < %(watch)s)

@@ -24,11 +24,14 @@ _Order = Callable[[str], Any]
 
 
 class Cuts:
-    """The blocks of one table, searched by key."""
+    """The blocks of one table, searched by key; `watch` is the last watch of the validation.
 
-    def __init__(self, key: Sequence[KeySpec], blocks: Sequence[CertificateBlock]) -> None:
+    Blocks that were touched before the watch began count as untouched: it is recorded that they are touched in it.
+    """
+
+    def __init__(self, key: Sequence[KeySpec], blocks: Sequence[CertificateBlock], watch: int = 0) -> None:
         self._ids = [block.id for block in blocks]
-        self.untouched = {block.id for block in blocks if not block.is_touched}
+        self.untouched = {block.id for block in blocks if not block.is_touched or block.touched_in < watch}
         self._orders = [_order_of(part) for part in key]
         self._starts: list[tuple[Any, ...]] | None = self._sorted([block.block.start for block in blocks[1:]])
 

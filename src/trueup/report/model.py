@@ -75,6 +75,8 @@ class DiffResult:
     # With --since-proof: the validation, the blocks and rows taken from its certificate, when they were proven, and the
     # blocks hashed now; or the reason why all rows were read.
     since_proof: Mapping[str, Any] = field(default_factory=dict)
+    # With --certify and the verdict MATCH: in which validation the certificate was recorded, or why it was not.
+    certified: Mapping[str, str] = field(default_factory=dict)
     # The acceptances whose differences were found: id, reason, accepted_by, accepted_at, until, number of differences.
     accepted: tuple[Mapping[str, Any], ...] = ()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trueup.report.difflog import MEANING as PROOF
-from trueup.report.text import MEANING, engines, moment, shown_kinds, since_proof_lines, until_text
+from trueup.report.text import MEANING, certified_lines, engines, moment, shown_kinds, since_proof_lines, until_text
 
 # Colour of the verdict. "good" (green) is only for what is proven.
 Tone = Literal["good", "differ", "trouble", "plain"]
@@ -152,6 +152,7 @@ def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, An
         "nodes": ", ".join(map(str, summary["nodes"])),
         "key": key or "none: rows as a multiset",
         "since a proof": "; ".join(since_proof_lines(summary.get("since_proof") or {})),
+        "certificate": "; ".join(certified_lines(summary.get("certified") or {})),
         "only rows with": str(summary.get("table_filter") or ""),
         "ended (UTC)": moment(str(summary.get("end_time", ""))),
         "time": f"{summary.get('time_taken', 0):,.1f} s",

@@ -57,6 +57,7 @@ def summary(result: DiffResult) -> str:
         checked = f"{counted(result.rows_checked, 'key')} of {result.rerun_of}"
     lines.append(f"  {checked}; {result.seconds:.1f} s{rate}, engine {engines(result.engine, result.ran_on)}")
     lines += [f"  {line}" for line in since_proof_lines(result.since_proof)]
+    lines += [f"  {line}" for line in certified_lines(result.certified)]
     lines += [
         f"  {pair}: {counts['resolved']:,} resolved, {counts['remains']:,} remain, {counts['new']:,} new"
         for pair, counts in result.since.items()
@@ -95,6 +96,15 @@ def since_proof_lines(since: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def certified_lines(certified: Mapping[str, str]) -> list[str]:
+    """Return in which validation a certificate was recorded, or why it was not."""
+    if not certified:
+        return []
+    if certified["reason"]:
+        return [f"no certificate was recorded: {certified['reason']}"]
+    return [f"recorded as certificate of the validation {certified['validation']}"]
+
+
 def accepted_lines(acceptances: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return one line per acceptance whose differences were found: how many, why, by whom, until when."""
     return [
@@ -121,6 +131,7 @@ def report_text(report: Report, *, limit: int = 20) -> str:
     if summary["table_filter"]:
         lines.append(f"  only rows with: {summary['table_filter']}")
     lines += [f"  {line}" for line in since_proof_lines(summary.get("since_proof", {}))]
+    lines += [f"  {line}" for line in certified_lines(summary.get("certified", {}))]
     lines += [f"  {line}" for line in accepted_lines(summary.get("accepted", ()))]
     lines += [f"  note: {remark}" for remark in head["remarks"]]
     lines += [f"  not compared: {reason}" for reason in head["incomplete"]]

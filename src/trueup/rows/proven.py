@@ -1,15 +1,18 @@
 """Blocks that need not be read: a certificate proves them, and no captured change has touched them since.
 
 The rows of such a block were equal on both nodes when it was hashed, and every change of either node since then was
-captured, up to the snapshots of the run. So they are equal in the snapshots, too.
+captured, up to the snapshots of the run. So they are equal in the snapshots, too. The other way round, what a run has
+found equal can be recorded as a certificate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from trueup.db.server_identity import ServerPosition
+from trueup.rows.digest import Digest
 from trueup.rows.keys import Block
 from trueup.rows.spec import TableSpec
 
@@ -60,4 +63,47 @@ class Prover(Protocol):
 
         `tables` has per node the system (with the database) and the OID of the table that is compared.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class ComparedTable:
+    """A table of which a run has compared all rows, with the verdict MATCH."""
+
+    spec: TableSpec
+    # Per node the server at the time of the snapshot, and the OID of the table.
+    tables: Mapping[str, tuple[ServerPosition, int]]
+    # In key order, from the open start to the open end. None: the rows were not equal when they were hashed first.
+    ranges: tuple[tuple[Block, Digest | None], ...]
+    how: Literal["diff", "check"]
+
+
+class Certifying(Protocol):
+    """The table of a validation while a run compares its rows: changes since it began are judged apart."""
+
+    @property
+    def validation(self) -> str:
+        """The name of the validation."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of the row hash: digests are comparable with those of the validation."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that the validation has of the table, in key order; none: the table is not validated."""
+        ...
+
+    def record(self, compared: ComparedTable) -> str:
+        """Record the certificate of the table; return why that was not possible ("" if it was)."""
+        ...
+
+
+class Certifier(Protocol):
+    """Records certificates of tables."""
+
+    def begin(self, spec: TableSpec, plan: Sequence[Block]) -> Certifying:
+        """Begin with a table, before the snapshots are taken; `plan` are its blocks if the validation has none yet."""
         ...

@@ -9,7 +9,7 @@ from typing import Any
 from trueup.config.model import Config, Node
 from trueup.config.settings import DiffSettings, ExpressionSettings, SparkSettings
 from trueup.report.model import Mode
-from trueup.rows.proven import Prover
+from trueup.rows.proven import Certifier, Prover
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class TableRequest:
     rerun_of: str = ""
     # Knows blocks that are proven and need not be read. A resumed run reads them.
     prover: Prover | None = None
+    # Records a MATCH as certificate. A resumed run, which has several snapshots, does not.
+    certifier: Certifier | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from trueup.engine.work import More
 from trueup.rows.align import Difference, Pair, differing_pairs
+from trueup.rows.digest import Digest
 from trueup.rows.keys import Block, KeyValues
 
 # The `origin` of a task or an answer is the number of its block in the plan; this one: no block of the plan.
@@ -61,6 +62,8 @@ class Hashed:
     units: int = 1
     differing: int = 0
     where: tuple[Block, ...] = ()
+    # Per unit: its digest if it is the same on all nodes. None at all: they are not known.
+    digests: tuple[Digest | None, ...] = ()
     origin: int = NOWHERE
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from trueup.db.names import display_name
 from trueup.db.snapshot import Position
@@ -21,11 +21,13 @@ from trueup.report.json_reader import open_report
 from trueup.report.model import DiffResult, PairCounts, Verdict
 from trueup.rows.align import Pair, differing_pairs
 from trueup.rows.keys import KeyValues
+from trueup.rows.proven import ComparedTable
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.store import TaskStore, times
 from trueup.task.accepted import scope_of
 from trueup.task.compare.accepted import Accepted, check_remark, find_accepted
+from trueup.task.compare.certify import compared_ranges
 from trueup.task.compare.lines import Lines
 from trueup.task.compare.model import Ranges
 from trueup.task.compare.state import State
@@ -162,12 +164,30 @@ def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
         remarks=(*ending.remarks, *_remarks(state), *accepted_remarks, *ending.run.engine.remarks),
         accepted=tuple(ending.accepted.as_json()),
         since_proof=state.proven.as_json() if state.proven else {},
+        certified=_certify(ending) if verdict == "MATCH" and ending.request.certifier else {},
         rerun_of=ending.request.rerun_of,
         since={"/".join(pair): counts for pair, (counts, _) in _since(ending).items()},
     )
     if ending.request.digests_only:
         return result
     return _with_report(ending, result, pairs, finished)
+
+
+def _certify(ending: Ending) -> dict[str, str]:
+    """Record the certificate of a table that matches; return in which validation, or why that was not possible."""
+    certifying = ending.state.certifying
+    if certifying is None:
+        reason = "only a run over the key of a table that was not resumed, with columns of equal types, is recorded"
+        return {"validation": "", "reason": reason}
+    tables = {
+        position.node: (position.server, position.table_oid)
+        for position in ending.positions
+        if isinstance(position, Position) and position.table_oid
+    }
+    ranges = compared_ranges(ending.ranges, ending.state.digests)
+    how: Literal["check", "diff"] = "check" if ending.request.digests_only else "diff"
+    reason = certifying.record(ComparedTable(ending.spec, tables, tuple(ranges), how))
+    return {"validation": certifying.validation, "reason": reason}
 
 
 def _accept(ending: Ending, store: TaskStore | None, finished: datetime) -> list[str]:
@@ -316,6 +336,7 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
         "alone": dict(result.alone),
         **({"accepted": [dict(each) for each in result.accepted]} if result.accepted else {}),
         **({"since_proof": dict(result.since_proof)} if result.since_proof else {}),
+        **({"certified": dict(result.certified)} if result.certified else {}),
         "block_size": settings.block_size,
         "compare_unit_size": settings.compare_unit_size,
         "concurrency_factor": settings.concurrency_factor,

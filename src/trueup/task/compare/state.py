@@ -15,10 +15,12 @@ from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure
 from trueup.errors import TrueupError
 from trueup.rows.align import Difference, Kind, Pair, kinds_of, pairs_of
+from trueup.rows.digest import Digest
 from trueup.rows.keys import Block
-from trueup.rows.proven import ProvenTable
+from trueup.rows.proven import Certifying, ProvenTable
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
+from trueup.task.compare.certify import add_digests
 from trueup.task.compare.model import Found, Hashed
 from trueup.task.compare.spool import Spool
 from trueup.task.job import Job
@@ -70,6 +72,10 @@ class State:
     broken: set[int] = field(default_factory=set)
     # Blocks whose digests differ and in which no row was found to differ (yet).
     unexplained: set[int] = field(default_factory=set)
+    # Per block of the plan: the digests of its units that are equal on all nodes, see `certify`.
+    digests: dict[int, tuple[Digest | None, ...]] = field(default_factory=dict)
+    # With --certify: the table of the validation, from before the snapshots.
+    certifying: Certifying | None = None
     # With --since-proof: what was taken from a certificate, or why nothing was.
     proven: ProvenTable | None = None
 
@@ -105,6 +111,8 @@ class State:
         self.blocks += not answer.is_part
         self.rows.update(answer.counts)
         self.rows_checked += max(answer.counts.values())
+        if self.certifying is not None:
+            add_digests(self.digests, answer)
         if answer.mismatched:
             self.differs(answer.origin, answer.where or (answer.block,))
         for pair in self.pairs:
@@ -208,10 +216,10 @@ def new_spool(request: TableRequest) -> Spool:
     return Spool(Path(request.settings.report_dir or ".").absolute())
 
 
-def new_state(request: TableRequest, steering: Steering | None) -> State:
+def new_state(request: TableRequest, steering: Steering | None, certifying: Certifying | None = None) -> State:
     """Return the state of a run that has compared nothing yet.
 
     A rerun has no limit: its keys are given, and a key of a keyless table may be any number of rows.
     """
     limit = sys.maxsize if request.rerun_of else request.settings.max_diff_rows
-    return State(request.node_names, limit, new_spool(request), steering=steering)
+    return State(request.node_names, limit, new_spool(request), steering=steering, certifying=certifying)

@@ -70,7 +70,12 @@ def hash_units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
     differing = [number for number in range(len(units)) if len({side[number] for side in sides.values()}) > 1]
     if not task.counted:
         where = tuple(units[number] for number in differing) if job.digests_only else ()
-        yield Hashed(task.block, counts, bool(differing), units=len(units), differing=len(differing), where=where)
+        equal = tuple(
+            None if number in differing else next(iter(sides.values()))[number] for number in range(len(units))
+        )
+        yield Hashed(
+            task.block, counts, bool(differing), units=len(units), differing=len(differing), where=where, digests=equal
+        )
     if job.digests_only:
         return
     small = [number for number in differing if max(side[number].count for side in sides.values()) <= job.unit * LENIENT]
@@ -112,7 +117,10 @@ def _hash_piece(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
     slowest = max(seconds for _, seconds in timed.values())
     step = _next_step(job, task.step, max(rows.values()), slowest)
     if not task.counted:
-        yield Hashed(block, rows, mismatched, is_part=rest is not None, step=step, differing=int(mismatched))
+        equal = (None if mismatched else next(iter(sides.values())),)
+        yield Hashed(
+            block, rows, mismatched, is_part=rest is not None, step=step, differing=int(mismatched), digests=equal
+        )
     if mismatched and not job.digests_only:
         yield from split(job, HashBlock(block, task.nodes, counted=True), rows, room)
     if rest is not None:

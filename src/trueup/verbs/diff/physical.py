@@ -79,6 +79,8 @@ def compare_pages(run: Comparison, ranges: Ranges) -> None:
         return
     state.blocks = len(cuts) + 1
     count_rows(state, sums)
+    if state.certifying is not None:
+        state.digests = _digests(sums, ranges)
     units = differing_units(sums, cuts)
     state.mismatched_blocks = len(units)
     state.mismatched = [(origin_of(number), block) for number, (block, _) in enumerate(units)]
@@ -166,6 +168,18 @@ def differing_units(
         if len(set(of_unit.values())) > 1:
             units.append((block, {node: digest.count for node, digest in of_unit.items()}))
     return units
+
+
+def _digests(sums: Mapping[str, Mapping[int, Digest]], ranges: Ranges) -> dict[int, tuple[Digest | None, ...]]:
+    """Return per block the digests of its units that are equal on all nodes."""
+    digests: dict[int, tuple[Digest | None, ...]] = {}
+    first = 0
+    for block in range(len(ranges.blocks)):
+        last = first + len(ranges.inside(block)) + 1
+        found = [{side.get(unit, EMPTY) for side in sums.values()} for unit in range(first, last)]
+        digests[block] = tuple(of_unit.pop() if len(of_unit) == 1 else None for of_unit in found)
+        first = last
+    return digests
 
 
 def unit_tasks(

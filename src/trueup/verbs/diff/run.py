@@ -27,6 +27,7 @@ from trueup.task.open import OpenTask, open_task, reopen_task
 from trueup.task.shared import Shared, open_engine
 from trueup.task.steering import open_steering
 from trueup.task.together import together
+from trueup.verbs.diff.certify import begin_certificate
 from trueup.verbs.diff.compare import compare_table, end_snapshots
 from trueup.verbs.diff.journal import Before, open_journal, read_journal, remove_journal, remove_old_journals
 from trueup.verbs.diff.ranges import plan_ranges
@@ -87,8 +88,7 @@ def how_to_resume(request: TableRequest) -> str:
 
 
 def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: Shared | None) -> DiffResult:
-    started = datetime.now(timezone.utc)
-    settings = request.settings
+    started, settings = datetime.now(timezone.utc), request.settings
     application = f"trueup {request.mode} {task.short_id}"
     with ExitStack() as stack:
         shared = shared or stack.enter_context(open_engine(settings, request.spark))
@@ -96,14 +96,14 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
         stack.enter_context(shared.at_work(application, controls))
 
         checked = check(controls, request)
-        spec = checked.spec
+        spec, planned, certifying = begin_certificate(request, controls, checked.spec, is_resumed=bool(before))
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
         at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)
         if before:
             same_servers(before, positions)
             spec = same_table(before, spec, task.progress)
-        ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings)
+        ranges = before.plan.ranges if before else planned or plan_ranges(controls, spec, settings)
         job = job_of(settings, spec, controls, application, digests_only=request.digests_only)
         if not settings.snapshot:
             for control in controls:
@@ -111,7 +111,7 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
 
         requested = partial(shared.requested, task.store, task.task_id)
         steering = stack.enter_context(open_steering(request, requested, application, task))
-        state = new_state(request, steering)
+        state = new_state(request, steering, certifying)
         stack.callback(lambda: state.suspects.close())
         state.journal = stack.enter_context(open_journal(task, spec, ranges, before, positions))
         engine = shared.engine(max(ranges.estimates.values()), controls)

@@ -85,6 +85,11 @@ ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS target_capture text
     ADD COLUMN IF NOT EXISTS target_problem text NOT NULL DEFAULT '';
 -- All blocks are hashed again after this time, also if they are not old.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS scrub_wanted timestamptz;
+-- The number of the last watch, and of the last one that the process knows: see proving/record.py. What the rows of a
+-- table are compared by: columns, key, filter.
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS watch bigint NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS watch_known bigint NOT NULL DEFAULT 0;
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS rules jsonb;
 -- What runs the validation, and with Spark its progress.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS engine jsonb NOT NULL DEFAULT '{}';
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
@@ -139,6 +144,7 @@ SELECT EXISTS (SELECT FROM pg_attribute
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'round')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'holder')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'engine')
+   AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'rules')
    AND to_regclass('trueup.validation_error_open') IS NOT NULL
 
 -- name: engine
@@ -171,7 +177,7 @@ VALUES (%(name)s, %(settings)s, %(slot)s, %(publication)s, %(owns)s)
 SELECT name, settings, slot, publication, owns_publication, state, reason, wanted, created_at, started_at, heard_at, began,
        position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap,
        servers, token, token_end, round, requests, requests_applied, engine, target_position, target_token,
-       target_token_end, target_others, target_applied, target_at
+       target_token_end, target_others, target_applied, target_at, watch, watch_known
   FROM trueup.validation WHERE name = %(name)s
 
 -- name: names
@@ -182,11 +188,12 @@ SELECT * FROM trueup.validation_table WHERE validation = %(name)s ORDER BY sourc
 
 -- name: put_table
 -- Earlier changes of a table that is added after the start of the validation were not seen.
-INSERT INTO trueup.validation_table (validation, source, target, stage, reason, remarks, unchecked)
-SELECT %(name)s, %(source)s, %(target)s, %(stage)s, %(reason)s, %(remarks)s, (v.position IS NOT NULL)::int
+INSERT INTO trueup.validation_table (validation, source, target, stage, reason, remarks, rules, unchecked)
+SELECT %(name)s, %(source)s, %(target)s, %(stage)s, %(reason)s, %(remarks)s, %(rules)s, (v.position IS NOT NULL)::int
   FROM trueup.validation v WHERE v.name = %(name)s
 ON CONFLICT (validation, source) DO UPDATE SET
     target = excluded.target, stage = excluded.stage, reason = excluded.reason, remarks = excluded.remarks,
+    rules = excluded.rules,
     -- Changes while the table was stopped were not checked, and perhaps not read.
     unchecked = CASE WHEN validation_table.stage = 'stopped' AND excluded.stage = 'running'
                      THEN greatest(validation_table.unchecked, 1) ELSE validation_table.unchecked END,
@@ -237,6 +244,28 @@ UPDATE trueup.validation_table SET
     scrub_began_at = CASE WHEN %(passes)s > 0 THEN NULL ELSE coalesce(scrub_began_at, %(now)s) END
  WHERE validation = %(name)s AND source = %(source)s
 
+-- name: certified
+-- A run of diff or check has compared all rows of the table after this time.
+UPDATE trueup.validation_table SET scrubbed_at = greatest(scrubbed_at, %(now)s), unchecked = 0, missed = '',
+    scrub_once = false
+ WHERE validation = %(name)s AND source = %(source)s
+
+-- name: certified_blocks
+-- Blocks that were hashed later are left as they are.
+UPDATE trueup.certificate_block b SET rows = coalesce(e.rows, b.rows), hash_sum = coalesce(e.hash_sum, b.hash_sum),
+       hashed_at = %(now)s, source_lsn = %(source_lsn)s, target_lsn = %(target_lsn)s,
+       is_touched = e.rows IS NULL OR b.touched_in >= %(watch)s OR NOT %(is_exact)s
+  FROM trueup.certificate_block o
+  LEFT JOIN jsonb_to_recordset(%(lines)s) e(id bigint, rows bigint, hash_sum numeric) ON e.id = o.id
+ WHERE o.id = b.id AND b.validation = %(name)s AND b.source = %(source)s
+   AND (b.hashed_at IS NULL OR b.hashed_at < %(now)s)
+
+-- name: begin_watch
+UPDATE trueup.validation SET watch = watch + 1 WHERE name = %(name)s RETURNING watch
+
+-- name: watch_known
+UPDATE trueup.validation SET watch_known = %(watch)s WHERE name = %(name)s
+
 -- name: scrub_candidates
 -- Per table: its oldest block, the start of the pass in progress, and whether all its blocks must be hashed now.
 SELECT t.source, t.scrub_began_at, clock_timestamp() AS now,
@@ -246,7 +275,7 @@ SELECT t.source, t.scrub_began_at, clock_timestamp() AS now,
   JOIN trueup.validation_table t ON t.validation = v.name
   LEFT JOIN trueup.certificate c ON c.validation = t.validation AND c.source = t.source
   LEFT JOIN LATERAL (
-       SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched
+       SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched, touched_in
          FROM trueup.certificate_block WHERE validation = t.validation AND source = t.source
         ORDER BY hashed_at NULLS FIRST, id LIMIT 1) b ON true
  WHERE v.name = %(name)s AND t.source = ANY (%(sources)s)

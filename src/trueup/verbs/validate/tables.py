@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from psycopg.types.json import Jsonb
+
 from trueup.capture.log.pgoutput import Relation
 from trueup.capture.log.publications import Carried
 from trueup.db.names import display_name
+from trueup.db.storable import as_json
 from trueup.errors import CheckFailed
 from trueup.proof import store
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.look import Look, table_name
 from trueup.verbs.validate.option_checks import examine_filter, refuse_wrong_options
 from trueup.verbs.validate.plan import Pair, plan_pair, why_altered
+from trueup.verbs.validate.proving.certify import rules_of
 from trueup.verbs.validate.routes import Route, find_routes, selected_tables
 from trueup.verbs.validate.sessions import Sessions
 
@@ -150,7 +154,7 @@ class Tables:
         self.pairs[route.name] = pair
         self._names[pair.oid] = route.name
         self._stopped.pop(route.name, None)
-        self._save(route, "running", "", pair.remarks)
+        self._save(route, "running", "", pair.remarks, as_json(rules_of(pair, sessions.settings).as_json()))
 
     def _renamed(self, route: Route) -> str:
         """Return the present name of a table that was planned under another name."""
@@ -165,10 +169,12 @@ class Tables:
         self.void(name, f"it is not validated: {reason}")
         self._sessions.meta.rows("drop_table", pending.FILE, name=self._sessions.name, source=name)
 
-    def _save(self, route: Route, stage: str, reason: str, remarks: tuple[str, ...]) -> None:
+    def _save(
+        self, route: Route, stage: str, reason: str, remarks: tuple[str, ...], rules: Jsonb | None = None
+    ) -> None:
         self._sessions.meta.rows(
             "put_table", name=self._sessions.name, source=route.name, target=display_name(*route.target), stage=stage,
-            reason=reason, remarks=list(remarks),
+            reason=reason, remarks=list(remarks), rules=rules,
         )  # fmt: skip
 
 

@@ -197,6 +197,7 @@ class Validator:
         requested = self.sessions.reload().wanted
         if requested != "stop":
             self.tables.apply_settings()
+            self.scrubber.follow_watch()
         return requested
 
     # ---- read changes, batch by key, judge

@@ -9,11 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 from trueup.db.server_identity import ServerPosition
-from trueup.proof.model import Certificate, CertificateBlock, CertifiedTable, Compared
+from trueup.proof.model import Certificate, CertificateBlock, CertifiedTable, Compared, Rules
 from trueup.rows.keys import Block
 from trueup.rows.spec import TableSpec
 from trueup.verbs.validate.plan import Pair
 from trueup.verbs.validate.sessions import Sessions
+from trueup.verbs.validate.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,21 @@ def certificate_of(
 ) -> Certificate:
     """Return the certificate of a table; all blocks were hashed since `proven_at`, and its servers are those stored."""
     settings, servers = sessions.settings, sessions.meta.need(sessions.name).servers
+    rules = rules_of(pair, settings)
     source_at = _at(servers["source"], [block.source_lsn for block in blocks])
     target_at = _at(servers["target"], [block.target_lsn for block in blocks])
-    source = CertifiedTable(settings.source, pair.name, pair.oid, _columns(pair.source), source_at)
-    target = CertifiedTable(settings.target, pair.target_name, pair.target_oid, _columns(pair.target), target_at)
+    source = CertifiedTable(settings.source, pair.name, pair.oid, rules.source, source_at)
+    target = CertifiedTable(settings.target, pair.target_name, pair.target_oid, rules.target, target_at)
     return Certificate(
-        sessions.name, pair.name, "scrub", source, target, pair.key,
-        Compared.of(pair.source, mode=settings.mode, float_tolerance=settings.float_tolerance), proven_at,
+        sessions.name, pair.name, "scrub", source, target, rules.key, rules.compared, proven_at,
         max(block.hashed_at for block in blocks if block.hashed_at is not None),
     )  # fmt: skip
+
+
+def rules_of(pair: Pair, settings: Settings) -> Rules:
+    """Return what the rows of a table are compared by."""
+    compared = Compared.of(pair.source, mode=settings.mode, float_tolerance=settings.float_tolerance)
+    return Rules(_columns(pair.source), _columns(pair.target), pair.key, compared)
 
 
 def merged(blocks: Sequence[CertificateBlock], rows: int) -> list[CertificateBlock]:

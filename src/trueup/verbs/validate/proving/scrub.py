@@ -58,6 +58,8 @@ class Scrubber:
         self._counted_at = time.monotonic()
         self._idle_until = 0.0
         self._cuts: dict[str, Cuts] = {}
+        # The last watch of the validation: see `record`.
+        self._watch = 0
         # Changes with the blocks: numbers of blocks from before it may not exist any more.
         self.generation = 0
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="trueup-scrub")
@@ -90,7 +92,7 @@ class Scrubber:
         for cuts in self._cuts.values():
             cuts.untouched -= touched
         with self._sessions.meta.errors():
-            store.touch(self._sessions.meta.connection, touched)
+            store.touch(self._sessions.meta.connection, touched, self._watch)
 
     def cuts_of(self, table: str) -> Cuts | None:
         """Return the blocks of a table that is validated; None if none of them is untouched."""
@@ -100,7 +102,7 @@ class Scrubber:
         if table not in self._cuts:
             with self._sessions.meta.errors():
                 blocks = store.blocks(self._sessions.meta.connection, self._sessions.name, table)
-            self._cuts[table] = Cuts(pair.source.key, blocks)
+            self._cuts[table] = Cuts(pair.source.key, blocks, self._watch)
         cuts = self._cuts[table]
         return cuts if cuts.untouched else None
 
@@ -108,6 +110,16 @@ class Scrubber:
         """Return the blocks of all tables that have untouched ones."""
         found = {name: self.cuts_of(name) for name in self._tables.pairs}
         return {name: cuts for name, cuts in found.items() if cuts is not None}
+
+    def follow_watch(self) -> None:
+        """Record from now on which blocks are touched in the last watch; called between two rounds."""
+        sessions = self._sessions
+        watch = sessions.stored.watch
+        if watch != self._watch:
+            self._watch = watch
+            self.forget()
+        if watch != sessions.stored.watch_known:
+            sessions.meta.rows("watch_known", name=sessions.name, watch=watch)
 
     def forget(self) -> None:
         """Read the blocks again before they are used: a transaction was rolled back, or tables were planned again."""

@@ -178,20 +178,23 @@ def test_what_happens_while_rows_are_compared(copy: Copy) -> None:
 def test_changes_while_rows_are_compared_touch_their_blocks(engine: str, copy: Copy) -> None:
     _begin(copy)
     assert not _run(copy).certified["reason"]
-    copy.up.execute("UPDATE t SET n = -1 WHERE id = 5")
+    copy.up.execute("UPDATE t SET n = -1 WHERE id IN (5, 805)")
     copy.until(lambda: copy.validation.prove().verdict == "MATCH")
 
     class _Writing(Recorder):
         def begin(self, spec: TableSpec, plan: Any) -> Any:
             begun = super().begin(spec, plan)
-            copy.up.execute("UPDATE t SET n = -2 WHERE id = 1500")
+            copy.up.execute("UPDATE t SET n = -2 WHERE id IN (5, 1505)")
             copy.until(lambda: copy.validation.prove().verdict == "MATCH")
             return begun
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trueup.api.diff.Recorder", _Writing)
         assert not _run(copy).certified["reason"]
+    # A block that was touched before and not since is as it was compared.
     touched = copy.down.execute(
-        "SELECT start_key[1]::int <= 1500 AND end_key[1]::int > 1500 FROM trueup.certificate_block WHERE is_touched"
+        "SELECT i FROM unnest(ARRAY[5, 805, 1505]) i WHERE EXISTS (SELECT FROM trueup.certificate_block"
+        " WHERE is_touched AND i >= start_key[1]::int AND i < coalesce(end_key[1]::int, i + 1))"
     )
-    assert touched == [(True,)]
+    assert touched == [(5,), (1505,)]
+    assert copy.down.execute("SELECT count(*) FROM trueup.certificate_block WHERE is_touched") == [(2,)]

@@ -71,12 +71,15 @@ def _build() -> Iterator[Metric]:
 
 
 def _sources(seen: Seen) -> Iterator[Metric]:
-    up = _gauge("trueup_source_up", "Whether a source (task store, node) was read completely the last time.", "source")
-    read = _gauge("trueup_source_last_read_timestamp_seconds", "When a source was read the last time.", "source")
-    for part in seen.parts:
-        up.add_metric([part.name], 1 if part.is_complete else 0)
+    where = ("kind", "source")
+    up = _gauge(
+        "trueup_source_up", "Whether a source (store, node, command) was read completely the last time.", *where
+    )
+    read = _gauge("trueup_source_last_read_timestamp_seconds", "When a source was read the last time.", *where)
+    for kind, part in seen.parts_by_kind:
+        up.add_metric([kind, part.name], 1 if part.is_complete else 0)
         if part.seen_at:
-            read.add_metric([part.name], part.seen_at)
+            read.add_metric([kind, part.name], part.seen_at)
     yield up
     yield read
 

@@ -131,8 +131,17 @@ class Seen:
     @property
     def parts(self) -> list[Part[Any]]:
         """All parts, the stores first."""
+        return [part for _, part in self.parts_by_kind]
+
+    @property
+    def parts_by_kind(self) -> list[tuple[str, Part[Any]]]:
+        """All parts, each with its kind: a node may have the name of another part."""
         others = (self.syncs, self.schedule, self.doctor)
-        return [*self.stores.values(), *self.nodes.values(), *(part for part in others if part.name)]
+        return [
+            *(("store", part) for part in self.stores.values()),
+            *(("node", part) for part in self.nodes.values()),
+            *(("command", part) for part in others if part.name),
+        ]
 
     def summaries(self) -> list[Summary]:
         """Return the summaries of the stores that were read."""

@@ -344,7 +344,7 @@ def test_a_store_that_is_missing_corrupt_or_foreign(tmp_path: Path) -> None:
         assert "is not a SQLite file" in page
         assert "public.orders" in running.get("/tables").text
         assert running.get("/tasks").status == 200
-        assert 'trueup_source_up{source="' + str(good) + '"} 1.0' in running.get("/metrics").text
+        assert 'trueup_source_up{kind="store",source="' + str(good) + '"} 1.0' in running.get("/metrics").text
         assert not missing.exists()
         assert corrupt.read_bytes() == b"x" * 5000
         # The store appears: the page shows it without a restart.

@@ -86,8 +86,8 @@ def test_a_meta_database_that_fails_while_others_go_on(databases: Databases, tmp
         assert "not known: the node does not answer" in running.get("/validation?node=n2&name=first").text
         assert "do not answer" not in running.get("/validation?node=n3&name=second").text
         metrics = running.get("/metrics").text
-        assert 'trueup_source_up{source="n2"} 0.0' in metrics
-        assert 'trueup_source_up{source="n3"} 1.0' in metrics
+        assert 'trueup_source_up{kind="node",source="n2"} 0.0' in metrics
+        assert 'trueup_source_up{kind="node",source="n3"} 1.0' in metrics
         assert "problem" in running.get("/").text
         # It answers again, but its tables cannot be read.
         one.execute(f"ALTER DATABASE {two.name} ALLOW_CONNECTIONS true")
@@ -100,7 +100,7 @@ def test_a_meta_database_that_fails_while_others_go_on(databases: Databases, tmp
         assert ">first<" in page
         assert ">second<" in page
         assert "not known" in running.get("/validation?node=n2&name=first").text
-        assert 'trueup_source_up{source="n2"} 0.0' in running.get("/metrics").text
+        assert 'trueup_source_up{kind="node",source="n2"} 0.0' in running.get("/metrics").text
     for database in (two, three):
         database.execute("DROP SCHEMA trueup CASCADE")
 
@@ -112,7 +112,7 @@ def test_a_server_that_hangs_is_shown_as_one(tmp_path: Path, monkeypatch: pytest
         uri = f"postgresql://u:hunter2@127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=60"
         with serving([tmp_path / "none.db"], configured(tmp_path, n1=uri)) as running:
             running.until(lambda: "no answer for more than" in running.get("/").text)
-            assert 'trueup_source_up{source="n1"} 0.0' in running.get("/metrics").text
+            assert 'trueup_source_up{kind="node",source="n1"} 0.0' in running.get("/metrics").text
             silent.close()
 
 

@@ -61,7 +61,7 @@ def test_a_proof_and_its_age() -> None:
     assert found["trueup_proof_age_seconds", where] > 1e9
     assert found["trueup_table_verdict", where | labels(verdict="DIFFER")] == 1
     assert found["trueup_tasks", labels(type="TABLE_DIFF", status="COMPLETED")] == 3
-    assert found["trueup_source_up", labels(source="s")] == 1
+    assert found["trueup_source_up", labels(kind="store", source="s")] == 1
 
 
 def test_a_proof_of_some_nodes_is_not_one_of_the_cluster() -> None:
@@ -81,8 +81,15 @@ def test_two_stores_with_one_table_are_one_series_with_the_newest_run() -> None:
 
 def test_a_source_that_fails_is_down_and_keeps_its_values() -> None:
     node = NodeSeen("n1", "id", slots=(SlotSeen("n1", "trueup_v", True, 77), SlotSeen("n1", "lost", False, None)))
-    found = samples(Seen(nodes={"n1": Part("n1", node, 5.0, 6.0, error="down"), "n2": Part("n2")}))
-    assert found["trueup_source_up", labels(source="n1")] == found["trueup_source_up", labels(source="n2")] == 0
+    found = samples(
+        Seen(
+            nodes={"n1": Part("n1", node, 5.0, 6.0, error="down"), "syncs": Part("syncs")}, syncs=Part("syncs", (), 5.0)
+        )
+    )
+    up = {key[1]: value for key, value in found.items() if key[0] == "trueup_source_up"}
+    # A node may be named like another source.
+    names = (("node", "n1"), ("node", "syncs"), ("command", "syncs"))
+    assert up == dict(zip((labels(kind=kind, source=name) for kind, name in names), (0, 0, 1), strict=True))
     assert found["trueup_slot_retained_bytes", labels(node="n1", slot="trueup_v")] == 77
     assert ("trueup_slot_retained_bytes", labels(node="n1", slot="lost")) not in found
 

@@ -69,6 +69,7 @@ class Stored:
     target_others: int
     target_applied: int
     target_at: datetime | None
+    target_round: int
 
     @property
     def has_begun(self) -> bool:

@@ -1,7 +1,8 @@
 """The proof of a validation: blocks of all rows, hashed on both nodes, and certificates made of them.
 
 Reading order: `scrub` (which block is hashed when, and what is stored), `scrub_block` (one block), `certify` (the
-certificate of a complete pass), `target` (changes of the target), `prove` (what certificates and changes prove now).
+certificate of a complete pass), `target` (changes of the target), `target_changes` (a protocol: where they come from),
+`target_log` and `target_tube` (its two implementations), `prove` (what certificates and changes prove now).
 """
 
 from __future__ import annotations

@@ -16,3 +16,11 @@ SELECT r.oid::regclass::text AS name, r.relpersistence::text AS persistence, r.r
 -- Whether triggers run when a subscription applies changes: they may write other rows in its transactions.
 SELECT EXISTS (SELECT FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid
                 WHERE g.tgenabled IN ('A', 'R') AND c.relnamespace <> 'pg_catalog'::regnamespace)
+
+-- name: filled_by_others
+-- The tables that another subscription than the syncer fills, with their partitions and the tables that they are partitions of.
+SELECT DISTINCT m.relid::oid
+  FROM pg_subscription_rel r
+ CROSS JOIN LATERAL (SELECT r.srrelid UNION SELECT relid FROM pg_partition_tree(r.srrelid)
+                     UNION SELECT relid FROM pg_partition_ancestors(r.srrelid)) m(relid)
+ WHERE r.srsubid <> ALL (%(syncers)s::oid[])

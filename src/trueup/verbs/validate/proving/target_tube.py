@@ -4,7 +4,7 @@ The triggers fire for every statement, whatever `session_replication_role` is. T
 no statements: its row changes fire no statement triggers, so what the syncer applies costs nothing and is not judged
 again. What triggers of other tables write in the transactions of the apply worker are statements, which are captured. A
 table that another subscription than the syncer fills has row triggers, which fire for apply workers, too: all its
-changes are judged.
+changes are judged. So has a partition: statements on the partitioned table fire no statement triggers of it.
 """
 
 from __future__ import annotations
@@ -40,19 +40,24 @@ class TargetTube(TubeSource):
         self._syncers: list[int] = []
         # The tables of the target that need row triggers, by OID.
         self._by_row: frozenset[int] = frozenset()
+        # The tables that could not be attached, by their names on the target, and why.
+        self._failed: dict[str, str] = {}
 
     def begin(self, stored: Stored, syncer: Syncer) -> tuple[Opened, Mapping[str, Captured]]:
         """Open the change log on the target; create it at a new start."""
         self._syncers = list(syncer.oids) if syncer.kind == "subscription" else []
-        self._by_row = self._filled_by_others()
+        self._by_row = self._find_by_row()
         opened = self.open(stored)
+        self._failed = {
+            name: problem for name, problem in opened.coverage.problems.items() if name not in self._attached_names()
+        }
         self._detach_others()
         return opened, self._named(opened.coverage)
 
     def pull(self, start: int) -> Pulled | None:
-        """Claim pods; raise CatalogChanged if another subscription fills tables now."""
-        if self._filled_by_others() != self._by_row:
-            raise CatalogChanged("the subscriptions of the target were changed")
+        """Claim pods; raise CatalogChanged if other tables need row triggers now."""
+        if self._find_by_row() != self._by_row:
+            raise CatalogChanged("subscriptions or partitions of the target were changed")
         return self.read(start, 0)
 
     def take_applied(self) -> int:
@@ -72,6 +77,7 @@ class TargetTube(TubeSource):
         named = {}
         for name, pair in self._tables.pairs.items():
             if problem := coverage.problems.get(pair.target_name):
+                problem = self._failed.get(pair.target_name, problem)
                 # The cures of tubes are not those of a validation.
                 what = problem.partition(": run trueup")[0]
                 named[name] = Captured("", f"triggers on the target: {what}; the next start corrects it")
@@ -79,10 +85,11 @@ class TargetTube(TubeSource):
                 named[name] = Captured(text)
         return named
 
-    def _filled_by_others(self) -> frozenset[int]:
-        query = load("trueup.verbs.validate.proving", "target.sql")["filled_by_others"]
+    def _find_by_row(self) -> frozenset[int]:
+        query = load("trueup.verbs.validate.proving", "target.sql")["by_row"]
+        values = {"oids": [pair.target_oid for pair in self._tables.pairs.values()], "syncers": self._syncers}
         with self._sessions.target_errors():
-            rows = self._sessions.target.execute(query, {"syncers": self._syncers}).fetchall()
+            rows = self._sessions.target.execute(query, values).fetchall()
         return frozenset(int(row[0]) for row in rows)
 
     def _new_coverage(self, stored: Stored) -> TubeCoverage:
@@ -105,6 +112,10 @@ class TargetTube(TubeSource):
             relations.setdefault(pair.target_name, []).append(Relation(numbers[name], *target, "d", key, key))
         return relations
 
+    def _create(self) -> None:
+        super()._create()
+        tube_functions.skip_applied(self._session, self._name)
+
     def _attach(self, name: str, attached: Attached | None) -> None:
         """Attach a table, unless it is attached as it must be: its functions must not be written again."""
         oids = {pair.target_oid for pair in self._tables.pairs.values() if pair.target_name == name}
@@ -115,14 +126,16 @@ class TargetTube(TubeSource):
             return
         tube_functions.attach(self._session, self._name, name, shard=0, capture=capture)
 
+    def _attached_names(self) -> set[str]:
+        assert self._coverage is not None
+        return {attached.table for attached in self._coverage.sources.values()}
+
     def _detach_others(self) -> None:
         """Detach tables that are not validated any more, or have another name now."""
-        assert self._coverage is not None
         names = {display_name(*route.target) for route in self._tables.routes.values()}
-        for attached in self._coverage.sources.values():
-            if attached.table not in names:
-                with suppress(CheckFailed, QueryError):
-                    self._detach(attached.table)
+        for name in self._attached_names() - names:
+            with suppress(CheckFailed, QueryError):
+                self._detach(name)
 
     def _write_mark(self) -> int:
         return self._sessions.mark_target()

@@ -170,6 +170,9 @@ class TubeSource:
             for number, (name, route) in enumerate(self._tables.routes.items(), 1)
         }
 
+    def _create(self) -> None:
+        tube_functions.ensure(self._session, self._name)
+
     def _attach(self, name: str, attached: Attached | None) -> None:
         """Attach a table, or correct its triggers if it is attached already."""
         tube_functions.attach(self._session, self._name, name, shard=0)
@@ -196,7 +199,7 @@ class TubeSource:
         if version != VERSION:
             # Not at each start: it writes all functions again, also those of other change logs.
             install(session)
-        tube_functions.ensure(session, self._name)
+        self._create()
         attached = {table.table: table for table in tube.tables} if tube is not None else {}
         failed: dict[str, str] = {}
         for name in self._keys():

@@ -251,6 +251,20 @@ def test_a_lagging_and_a_skipping_subscription(copy: Copy) -> None:
     copy.until(lambda: copy.validation.prove().verdict == "DIFFER")
 
 
+def test_a_table_that_is_not_published_on_the_target_is_not_proven_after_a_scrub(copy: Copy) -> None:
+    _begin(copy)
+    before = proven(copy).tables[0].certified_at
+    copy.down.execute(f"ALTER PUBLICATION {copy.slot}_t DROP TABLE t")
+    copy.until(lambda: copy.status().tables[0].target_problem)
+    copy.until(lambda: (table := copy.status().tables[0]).certificate and not table.certificate["void"])
+    proof = copy.validation.prove().tables[0]
+    assert (proof.verdict, proof.certified_at != before) == ("INCOMPLETE", True)
+    assert "what is written on the target is not seen" in proof.reasons[0]
+    copy.stop()
+    copy.go_on()
+    proven(copy)
+
+
 def test_the_command(copy: Copy, capfd: pytest.CaptureFixture[str]) -> None:
     _begin(copy)
     proven(copy)

@@ -148,8 +148,8 @@ class TargetLog(LogSource):
                 if name in self._problems:
                     continue
                 if found is None or found.problem(self._tables.pairs[name].target.key_names):
-                    problem = f"publication {publication} on the target does not publish all of it"
-                    captured[name] = Captured("", f"{problem}; the next start corrects it")
+                    problem = f"{self.interrupted}, and does not publish all of it; the next start corrects it"
+                    captured[name] = Captured("", problem)
                 else:
                     captured[name] = Captured(found.version)
         return captured

@@ -268,3 +268,23 @@ def test_kills_lose_nothing_of_the_proof(copy: Copy, changes: str) -> None:
     copy.down.execute("DELETE FROM t WHERE id > 10000")
     copy.until(lambda: copy.validation.prove().verdict == "MATCH")
     assert copy.up.execute("TABLE t ORDER BY id") == copy.down.execute("TABLE t ORDER BY id")
+
+
+def test_a_pass_in_progress_begins_again_after_an_interruption(copy: Copy) -> None:
+    """There is no certificate yet that could be void."""
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.up.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 2000) i")
+    copy.replicate("t")
+    copy.start("public.t", **{**PROOF, "scrub_share": 0.01, "scrub_rows": 10}, changes="changelog")
+    copy.until(lambda: copy.status().tables[0].blocks > 1)
+    enable = copy.down.execute(
+        "SELECT string_agg(format('ALTER TABLE t ENABLE ALWAYS TRIGGER %I', tgname), ';') FROM pg_trigger"
+        " WHERE tgrelid = 't'::regclass AND NOT tgisinternal"
+    )[0][0]
+    before = copy.status().target_position
+    copy.down.execute(f"BEGIN; ALTER TABLE t DISABLE TRIGGER USER; UPDATE t SET n = 7 WHERE id = 1; {enable}; COMMIT")
+    copy.until(lambda: copy.status().target_position != before)
+    assert copy.status().tables[0].certificate is None
+    copy.validation.update(scrub_share=0.9)
+    copy.until(lambda: copy.status().tables[0].certificate)
+    copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])

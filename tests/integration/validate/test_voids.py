@@ -160,8 +160,7 @@ def test_events_of_triggers_on_the_target(copy: Copy) -> None:
     copy.validation.update(scrub_share=0.9)
     _certified(copy)
     wrong = {"replaced": 1, "function": 1, "truncated": 15, "parts": 6, "swapped": 15}
-    counts = lambda: Counter(error.source.removeprefix("public.") for error in copy.errors())  # noqa: E731
-    copy.until(lambda: counts() == wrong)
+    copy.until(lambda: Counter(error.source.removeprefix("public.") for error in copy.errors()) == wrong)
     assert not copy.down.execute("SELECT 1 FROM pg_trigger WHERE tgrelid = 'old'::regclass")
 
 

@@ -53,11 +53,13 @@ class Copy:
         return [row[0] for row in found]
 
     def left_on_target(self) -> list[str]:
-        """Return the slots and publications of validations on the target."""
+        """Return the slots, publications and triggers of validations on the target, and the schema of change logs."""
         found = self.down.execute(
             "SELECT slot_name::text FROM pg_replication_slots"
             " WHERE slot_name LIKE 'trueup%' AND database = current_database()"
-            " UNION ALL SELECT pubname FROM pg_publication WHERE pubname LIKE 'trueup%' ORDER BY 1"
+            " UNION ALL SELECT pubname FROM pg_publication WHERE pubname LIKE 'trueup%'"
+            " UNION ALL SELECT tgname FROM pg_trigger WHERE tgname LIKE 'trueup%'"
+            " UNION ALL SELECT nspname FROM pg_namespace WHERE nspname = 'trueup_changes' ORDER BY 1"
         )
         return [row[0] for row in found]
 
@@ -68,7 +70,7 @@ class Copy:
 
     def replicate(self, tables: str = "ALL TABLES") -> None:
         """Create a subscription, and wait until its initial copy is complete."""
-        what = tables if tables == "ALL TABLES" else f"TABLE {tables}"
+        what = tables if tables.startswith(("ALL TABLES", "TABLES IN")) else f"TABLE {tables}"
         self.up.execute(f"CREATE PUBLICATION p FOR {what}")
         self.down.execute(f"CREATE SUBSCRIPTION {self.down.name} CONNECTION '{self.up.uri}' PUBLICATION p")
         self.until(lambda: not self.down.execute("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'"))

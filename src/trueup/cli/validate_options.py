@@ -92,7 +92,8 @@ START: tuple[Decorator, ...] = (
         "--both-sides",
         is_flag=True,
         default=None,
-        help="Also read the changes of the target, and judge those that are not of the syncer.",
+        help="Also read the changes of the target, and judge those that are not of the syncer; with --source changelog"
+        " by triggers on the target.",
     ),
     option("--tube", "NAME", "With --source tube: the tube that the tables are attached to."),
     option("--publication", "NAME", "Existing publication to use. [default: create trueup_NAME_HASH]"),

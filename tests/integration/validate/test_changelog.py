@@ -64,7 +64,7 @@ def test_the_log_is_refused_and_the_cure_works(plain: Copy) -> None:
 
 
 def test_errors_are_found_and_delete_removes_everything(plain: Copy) -> None:
-    _start(plain)
+    _start(plain, both_sides=True, scrub_share=0.9)
     plain.up.execute(
         "INSERT INTO t SELECT i, i FROM generate_series(1, 20) i;"
         "UPDATE t SET n = -1 WHERE id = 3; DELETE FROM t WHERE id = 4; UPDATE t SET id = 100 WHERE id = 5;"
@@ -91,10 +91,15 @@ def test_errors_are_found_and_delete_removes_everything(plain: Copy) -> None:
     plain.up.execute("TRUNCATE t, pairs")
     plain.until(lambda: not plain.errors())
     assert plain.fence().exit_code == 0
-    assert plain.up.execute(TRIGGERS) != [(0,)]
+    # Written on the target only: also without a logical log, and with both databases on one server.
+    plain.down.execute("DELETE FROM words WHERE word = 'plain'")
+    plain.until(lambda: [(error.key[0], error.kind) for error in plain.errors()] == [("plain", "missing")])
+    plain.down.execute("INSERT INTO words VALUES ('plain', 3)")
+    plain.until(lambda: plain.validation.prove().verdict == "MATCH")
+    assert (0,) not in [*plain.up.execute(TRIGGERS), *plain.down.execute(TRIGGERS)]
     assert plain.validation.delete()
-    assert plain.up.execute(TRIGGERS) == [(0,)]
-    assert plain.up.execute(OURS) == []
+    for node in (plain.up, plain.down):
+        assert (node.execute(TRIGGERS), node.execute(OURS)) == ([(0,)], [])
 
 
 def test_a_commit_that_is_not_visible_yet_is_waited_for(copy: Copy) -> None:

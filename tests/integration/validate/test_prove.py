@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +16,23 @@ import pytest
 from support.fixtures import both_engines
 from support.validate import Copy
 from trueup.cli.main import run
+from trueup.testing.postgres import Server
 from trueup.verbs.validate.proving.prove import Proof
+from trueup.verbs.validate.status import status_text
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int)"
-PROOF = {"both_sides": True, "scrub_share": 0.9, "scrub_rows": 50, "scrub_period": 7 * 86400.0}
+PROOF: dict[str, Any] = {"both_sides": True, "scrub_share": 0.9, "scrub_rows": 50, "scrub_period": 7 * 86400.0}
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+both_sources = pytest.mark.parametrize("changes", ["log", "changelog"])
+
+
+@pytest.fixture(scope="module")
+def old_server() -> Iterator[Server]:
+    """A server of version 15."""
+    if not DEBIAN.exists():
+        pytest.skip("Debian's PostgreSQL 15 is not installed")
+    with Server.start(name="old", bin_dir=DEBIAN, settings={"wal_level": "logical"}) as server:
+        yield server
 
 
 def proven(copy: Copy) -> Proof:
@@ -31,10 +47,15 @@ def proven(copy: Copy) -> Proof:
     return found[-1]
 
 
+def _until_errors(copy: Copy, expected: set[tuple[str, str, str]]) -> None:
+    """Wait until exactly these rows are errors: table, key, kind."""
+    copy.until(lambda: {(e.source.removeprefix("public."), e.key[0], e.kind) for e in copy.errors()} == expected)
+
+
 def _begin(copy: Copy, tables: str = TABLE, **settings: Any) -> None:
     copy.both(tables)
     copy.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 300) i")
-    copy.replicate()
+    copy.replicate("TABLES IN SCHEMA public")
     copy.start("public.*", **{**PROOF, **settings})
 
 
@@ -71,15 +92,17 @@ def test_writes_on_the_target_under_load_are_errors_exactly_those(engine: str, c
     assert {error.key[0] for error in copy.errors("all")} == {"10", "20", "1000"}
 
 
-def test_what_the_syncer_writes_is_counted_and_what_a_trigger_adds_to_it_is_judged(copy: Copy) -> None:
-    _begin(copy, TABLE + "; CREATE TABLE other (id int PRIMARY KEY, n int)")
+@both_sources
+def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(copy: Copy, changes: str) -> None:
+    _begin(copy, TABLE + "; CREATE TABLE other (id int PRIMARY KEY, n int)", changes=changes)
     copy.up.execute("INSERT INTO other SELECT i, i FROM generate_series(1, 10) i")
     proven(copy)
     others = copy.status().target_others
     before = copy.status().target_applied
     copy.up.execute("UPDATE t SET n = n + 1")
     proven(copy)
-    assert copy.status().target_applied >= before + 300
+    # Triggers do not see what the syncer writes.
+    assert copy.status().target_applied >= before + (300 if changes == "log" else 0)
     assert copy.status().target_others == others
     # Its transactions have the origin of the subscription.
     copy.down.execute("""
@@ -91,6 +114,103 @@ def test_what_the_syncer_writes_is_counted_and_what_a_trigger_adds_to_it_is_judg
     copy.up.execute("UPDATE t SET n = 0 WHERE id = 1")
     copy.until(lambda: [(error.source, error.key) for error in copy.errors()] == [("public.other", ("5",))])
     assert [table.verdict for table in copy.validation.prove().tables] == ["DIFFER", "MATCH"]
+
+
+def test_triggers_on_the_target(copy: Copy) -> None:
+    _begin(copy, f"{TABLE}; CREATE TABLE gone (id int PRIMARY KEY)", changes="changelog")
+    copy.up.execute("INSERT INTO gone VALUES (1), (2)")
+    # A second validation of the target has triggers of its own, and takes only them with it.
+    other = Copy(copy.up, copy.down)
+    other.name = "w"
+    other.start("public.t", both_sides=True, changes="changelog")
+    proven(copy)
+    others = copy.status().target_others
+    copy.down.execute("""
+        UPDATE t SET n = -1 WHERE id = 10; DELETE FROM t WHERE id = 20; INSERT INTO t VALUES (1000, 0);
+        SET session_replication_role = replica; UPDATE t SET n = -1 WHERE id = 30
+    """)
+    expected = {("t", "10", "changed"), ("t", "20", "missing"), ("t", "1000", "extra"), ("t", "30", "changed")}
+    for each in (copy, other):
+        _until_errors(each, expected)
+    other.stop()
+    assert other.validation.delete()
+    assert copy.status().target_others == others + 4
+    assert "by triggers" in status_text(copy.status())
+    assert (copy.validation.prove().verdict, len(copy.errors("all"))) == ("DIFFER", 4)
+    copy.down.execute("TRUNCATE gone")
+    copy.until(lambda: {error.key[0] for error in copy.errors() if error.source == "public.gone"} == {"1", "2"})
+    copy.down.execute("""
+        UPDATE t SET n = id WHERE id IN (10, 30); INSERT INTO t VALUES (20, 20); DELETE FROM t WHERE id = 1000;
+        INSERT INTO gone VALUES (1), (2)
+    """)
+    proven(copy)
+    # A table that is removed loses its triggers; then all objects go.
+    copy.validation.remove(["public.gone"])
+    assert not copy.down.execute("SELECT 1 FROM pg_trigger WHERE tgrelid = 'gone'::regclass")
+    copy.stop()
+    assert copy.left_on_target()
+    copy.validation.delete()
+    assert copy.left_on_target() == []
+
+
+def test_a_second_publisher_and_a_second_table_with_the_same_target(
+    copy: Copy, two_servers: tuple[Server, Server]
+) -> None:
+    """Apply workers fire no statement triggers; and a change of the target concerns all tables that it is a copy of."""
+    tenants = "CREATE TABLE {0} (id int PRIMARY KEY, n int); INSERT INTO {0} VALUES (1, 1)"
+    copy.up.execute(f"{TABLE}; {tenants.format('a')}; {tenants.format('b')}; CREATE PUBLICATION p FOR TABLE t")
+    copy.down.execute(f"""
+        {TABLE}; CREATE TABLE tenants (tenant int, id int, n int, PRIMARY KEY (tenant, id));
+        INSERT INTO tenants VALUES (1, 1, 1), (2, 1, 1)
+    """)
+    copy.down.execute(f"CREATE SUBSCRIPTION {copy.down.name} CONNECTION '{copy.up.uri}' PUBLICATION p")
+    routes = {"routes": ("public.a=public.tenants", "public.b=public.tenants")}
+    constants = ("public.a.tenant=1", "public.b.tenant=2")
+    syncer = f"subscription:{copy.down.name}"
+    copy.start("public.*", **PROOF, **routes, constants=constants, changes="changelog", syncer=syncer)
+    log = Copy(copy.up, copy.down)
+    log.name = "w"
+    log.start("public.*", **PROOF, **routes, constants=constants, syncer=syncer)
+    for each in (copy, log):
+        proven(each)
+    third = two_servers[0].create_database(f"{copy.up.name}_third")
+    third.execute(f"{TABLE}; CREATE PUBLICATION p FOR TABLE t")
+    second = f"{copy.down.name}_second"
+    copy.down.execute(f"CREATE SUBSCRIPTION {second} CONNECTION '{third.uri}' PUBLICATION p")
+    proven(copy)
+    third.execute("INSERT INTO t VALUES (5, 5)")
+    copy.down.execute("UPDATE tenants SET n = 0 WHERE tenant = 1; DELETE FROM tenants WHERE tenant = 2")
+    for each in (copy, log):
+        _until_errors(each, {("t", "5", "extra"), ("a", "1", "changed"), ("b", "1", "missing")})
+        each.stop()
+    copy.down.execute(f"DROP SUBSCRIPTION {second}")
+    third.drop()
+
+
+@pytest.mark.parametrize("is_from_old", [True, False])
+def test_two_versions_of_the_server(is_from_old: bool, old_server: Server, two_servers: tuple[Server, Server]) -> None:
+    """From 15 to the present version and back, both sources at the same time."""
+    servers = (old_server, two_servers[1]) if is_from_old else (two_servers[0], old_server)
+    number = f"{os.getpid()}_{int(is_from_old)}"
+    copy = Copy(*(server.create_database(f"{server.name}_{number}") for server in servers))
+    try:
+        _begin(copy)
+        other = Copy(copy.up, copy.down)
+        other.name = "w"
+        other.start("public.*", **PROOF, changes="changelog")
+        for each in (copy, other):
+            proven(each)
+        copy.up.execute("UPDATE t SET n = 0 WHERE id < 5")
+        copy.down.execute("INSERT INTO t VALUES (1000, 0); DELETE FROM t WHERE id = 9")
+        for each in (copy, other):
+            _until_errors(each, {("t", "1000", "extra"), ("t", "9", "missing")})
+            assert each.validation.prove().verdict == "DIFFER"
+        copy.down.execute("DELETE FROM t WHERE id = 1000; INSERT INTO t VALUES (9, 9)")
+        for each in (copy, other):
+            proven(each)
+        other.stop()
+    finally:
+        copy.remove()
 
 
 def test_nothing_unseen_is_proven(copy: Copy) -> None:
@@ -133,6 +253,20 @@ def test_a_lagging_and_a_skipping_subscription(copy: Copy) -> None:
     copy.validation.resolve(None)
     assert copy.validation.prove().verdict in ("INCOMPLETE", "DIFFER")
     copy.until(lambda: copy.validation.prove().verdict == "DIFFER")
+
+
+def test_a_table_that_is_not_published_on_the_target_is_not_proven_after_a_scrub(copy: Copy) -> None:
+    _begin(copy)
+    before = proven(copy).tables[0].certified_at
+    copy.down.execute(f"ALTER PUBLICATION {copy.slot}_t DROP TABLE t")
+    copy.until(lambda: copy.status().tables[0].target_problem)
+    copy.until(lambda: (table := copy.status().tables[0]).certificate and not table.certificate["void"])
+    proof = copy.validation.prove().tables[0]
+    assert (proof.verdict, proof.certified_at != before) == ("INCOMPLETE", True)
+    assert "what is written on the target is not seen" in proof.reasons[0]
+    copy.stop()
+    copy.go_on()
+    proven(copy)
 
 
 def test_the_command(copy: Copy, capfd: pytest.CaptureFixture[str]) -> None:

@@ -73,6 +73,12 @@ def ensure(
     return Ensured(tube, is_new, **after, changed=tuple(changed))
 
 
+def skip_applied(session: Session, tube: str) -> None:
+    """Let statement triggers be enough for tables that a subscription fills: what it applies is not captured."""
+    query = sql.SQL("UPDATE {} SET skips_applied = true WHERE tube = %s AND NOT skips_applied")
+    session.rows(query.format(session.name("tubes")), [tube])
+
+
 def drop(session: Session, tube: str, *, force: bool = False, patience: float = PATIENCE) -> bool:
     """Drop a tube and return whether it existed. Raise CheckFailed if pods are waiting, unless `force` is set."""
     partitions = [row for row in stats(session) if row.tube == tube]

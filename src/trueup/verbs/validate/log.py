@@ -47,19 +47,23 @@ class LogSide:
     position: int | None
     token: str
     token_end: int | None
+    # Whether reading starts at a new position: also if a first start ended before it had one on this node.
+    is_new: bool
 
 
 def source_side(stored: Stored) -> LogSide:
     """Return the slot on the source."""
     return LogSide(
-        0, stored.slot, stored.publication, stored.owns_publication, stored.position, stored.token, stored.token_end
-    )
+        0, stored.slot, stored.publication, stored.owns_publication, stored.position, stored.token, stored.token_end,
+        stored.needs_new_start,
+    )  # fmt: skip
 
 
 def target_side(stored: Stored) -> LogSide:
     """Return the slot on the target; both nodes may be databases of one server, which has one list of slots."""
     name = f"{stored.slot}_t"
-    return LogSide(1, name, name, True, stored.target_position, stored.target_token, stored.target_token_end)
+    is_new = stored.needs_new_start or stored.target_position is None
+    return LogSide(1, name, name, True, stored.target_position, stored.target_token, stored.target_token_end, is_new)
 
 
 class LogSource:
@@ -93,7 +97,7 @@ class LogSource:
         self._open = SlotReader(connection, node, side.slot, side.publication, cure=FULL_CHECK)
         with self._errors():
             exists = publication_exists(connection, side.publication)
-            if not exists and not stored.needs_new_start:
+            if not exists and not side.is_new:
                 raise SlotLost(
                     f"publication {side.publication} was dropped: changes since then are not in the log of the slot",
                     cure=FULL_CHECK if side.owns_publication else f"create the publication again, then {FULL_CHECK}",
@@ -120,13 +124,13 @@ class LogSource:
         sessions, connection, side = self._sessions, self._reader.connection, self._side_of(stored)
         node = sessions.nodes[self._number]
         with self._errors():
-            state = None if stored.needs_new_start else slot.look(connection, side.slot)
+            state = None if side.is_new else slot.look(connection, side.slot)
             if state is not None and side.position is not None and state.confirmed <= side.position:
                 self._check_mark(side)
                 # The position of the last mark is not stored: the slot stays until the next mark.
                 self._mark = state.confirmed if side.token else None
                 return Opened(side.position, is_new=False)
-            if not stored.needs_new_start:
+            if not side.is_new:
                 raise SlotLost(
                     f"replication slot {side.slot} was dropped, or advanced by another reader",
                     cure=FULL_CHECK,

@@ -69,6 +69,7 @@ class Stored:
     target_others: int
     target_applied: int
     target_at: datetime | None
+    target_round: int
     # The number of the last watch, and of the last one that the process knows: see `proving.record`.
     watch: int
     watch_known: int

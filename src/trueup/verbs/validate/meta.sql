@@ -83,6 +83,9 @@ ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS target_position bigint,
     ADD COLUMN IF NOT EXISTS target_applied bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS target_at timestamptz;
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS target_capture text,
     ADD COLUMN IF NOT EXISTS target_problem text NOT NULL DEFAULT '';
+-- With triggers on the target: the pods of the last checkpoint, and the number of the last round.
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS target_pods bigint[] NOT NULL DEFAULT '{}',
+    ADD COLUMN IF NOT EXISTS target_round bigint NOT NULL DEFAULT 0;
 -- All blocks are hashed again after this time, also if they are not old.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS scrub_wanted timestamptz;
 -- The number of the last watch, and of the last one that the process knows: see proving/record.py. What the rows of a
@@ -142,6 +145,7 @@ SELECT EXISTS (SELECT FROM pg_attribute
    AND EXISTS (SELECT FROM pg_attribute
                 WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'target_problem')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'round')
+   AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'target_round')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'holder')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'engine')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'rules')
@@ -177,7 +181,7 @@ VALUES (%(name)s, %(settings)s, %(slot)s, %(publication)s, %(owns)s)
 SELECT name, settings, slot, publication, owns_publication, state, reason, wanted, created_at, started_at, heard_at, began,
        position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap,
        servers, token, token_end, round, requests, requests_applied, engine, target_position, target_token,
-       target_token_end, target_others, target_applied, target_at, watch, watch_known
+       target_token_end, target_others, target_applied, target_at, target_round, watch, watch_known
   FROM trueup.validation WHERE name = %(name)s
 
 -- name: names
@@ -230,6 +234,10 @@ UPDATE trueup.validation_table SET identity = %(identity)s,
 UPDATE trueup.validation_table SET missed = %(missed)s, unchecked = greatest(unchecked, 1),
     scrub_began_at = NULL
  WHERE validation = %(name)s
+
+-- name: restart_pass
+-- A scrub in progress may already have passed rows whose changes were not seen.
+UPDATE trueup.validation_table SET scrub_began_at = NULL WHERE validation = %(name)s AND source = %(source)s
 
 -- name: clock
 SELECT clock_timestamp()
@@ -322,7 +330,8 @@ UPDATE trueup.validation SET token = %(token)s, token_end = %(end)s WHERE name =
 UPDATE trueup.validation SET target_token = %(token)s, target_token_end = %(end)s WHERE name = %(name)s
 
 -- name: target_begin
-UPDATE trueup.validation SET target_position = %(position)s, target_token = '', target_token_end = NULL
+UPDATE trueup.validation SET target_position = %(position)s, target_token = '', target_token_end = NULL,
+    target_pods = '{}', target_round = 0
  WHERE name = %(name)s
 
 -- name: target_progress
@@ -336,6 +345,12 @@ UPDATE trueup.validation_table SET target_capture = %(capture)s, target_problem 
 
 -- name: pods
 SELECT pods FROM trueup.validation WHERE name = %(name)s
+
+-- name: target_pods
+SELECT target_pods FROM trueup.validation WHERE name = %(name)s
+
+-- name: put_target_pods
+UPDATE trueup.validation SET target_pods = %(pods)s, target_token = %(token)s, target_round = %(round)s WHERE name = %(name)s
 
 -- name: put_pods
 UPDATE trueup.validation SET pods = %(pods)s, token = %(token)s, round = %(round)s WHERE name = %(name)s

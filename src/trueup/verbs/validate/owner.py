@@ -1,4 +1,4 @@
-"""Which objects on the source belong to a validation: its replication slot and its publication, or its change log.
+"""Which objects on the nodes belong to a validation: replication slots and publications, or change logs.
 
 Several meta databases may have a validation of the same name, also because one is a copy of the other (a dump, a
 template, a restored backup). The name of an object has a hash of the validation and of the meta database in which it
@@ -23,7 +23,7 @@ from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.routes import name_parts
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.settings import CHANGELOG, Settings
-from trueup.verbs.validate.triggers.tubes import open_tubes, tube_of
+from trueup.verbs.validate.triggers.sides import open_tubes, target_tube, tube_of
 
 _LOGGER = logging.getLogger("trueup.validate")
 
@@ -57,20 +57,26 @@ def claim(sessions: Sessions) -> None:
 
 
 def drop_objects(meta: Meta, stored: Stored, source: Node, target: Node) -> bool:
-    """Drop slots and publications, or the change log; return whether the slot on the source or the log existed."""
+    """Drop slots and publications, or change logs, on both nodes; return whether those on the source existed."""
     settings = stored.settings
     if not _is_own(meta, stored):
         return False
+    if settings.changes == CHANGELOG:
+        if settings.both_sides:
+            _drop_tube(target, settings, target_tube(stored).tube)
+        return _drop_tube(source, settings, tube_of(stored))
     if settings.both_sides:
         side = target_side(stored)
         _drop_slot(target, side.slot, side.publication)
-    if settings.changes == CHANGELOG:
-        with open_tubes(source, settings) as session:
-            return tube_functions.drop_with_schema(session, tube_of(stored))
     if settings.changes != "log":
         # The reader of the tube stays: other validations must notice that pods were read.
         return False
     return _drop_slot(source, stored.slot, stored.publication if stored.owns_publication else "")
+
+
+def _drop_tube(node: Node, settings: Settings, name: str) -> bool:
+    with open_tubes(node, settings) as session:
+        return tube_functions.drop_with_schema(session, name)
 
 
 def _drop_slot(node: Node, name: str, publication: str) -> bool:
@@ -116,7 +122,18 @@ def _shown(stored: Stored) -> str:
 def _cure(stored: Stored) -> str:
     """Return how to remove the objects of a meta database that does not exist any more."""
     settings, start = stored.settings, "If that meta database does not exist any more, run on the source:"
+    if settings.changes == "tube":
+        return ""
     if settings.changes == "log":
-        drop = f"; DROP PUBLICATION {stored.publication}" if stored.owns_publication else ""
-        return f"{start} SELECT pg_drop_replication_slot('{stored.slot}'){drop}"
-    return f"{start} SELECT trueup_changes.tube_ensure_absent('{stored.slot}')" if settings.changes == CHANGELOG else ""
+        side = target_side(stored)
+        cures = [_drop_text(stored.slot, stored.publication if stored.owns_publication else "")]
+        cures += [_drop_text(side.slot, side.publication)] if settings.both_sides else []
+    else:
+        names = [stored.slot, *([target_tube(stored).tube] if settings.both_sides else [])]
+        cures = [f"SELECT trueup_changes.tube_ensure_absent('{name}')" for name in names]
+    return f"{start} {'; on the target: '.join(cures)}"
+
+
+def _drop_text(name: str, publication: str) -> str:
+    drop = f"; DROP PUBLICATION {publication}" if publication else ""
+    return f"SELECT pg_drop_replication_slot('{name}'){drop}"

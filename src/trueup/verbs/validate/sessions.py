@@ -17,7 +17,7 @@ from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.settings import Settings
 
 Log = Callable[[str], None]
-# Prefix of the messages that a validation writes into the log of the source.
+# Prefix of the messages that a validation writes into the log of a node.
 MARK = "trueup"
 
 
@@ -96,6 +96,11 @@ class Sessions:
         """
         with self.source_errors():
             return emit_message(self.source, MARK)
+
+    def mark_target(self) -> int:
+        """Write a mark into the log of the target; return the position behind it."""
+        with self.target_errors():
+            return emit_message(self.target, MARK)
 
     @contextmanager
     def source_errors(self) -> Iterator[None]:

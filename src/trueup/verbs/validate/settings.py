@@ -85,7 +85,7 @@ class Settings:
             (self.mode in MODES, f"--mode must be {' or '.join(MODES)}, not {self.mode}"),
             (self.changes in SOURCES, f"--source must be one of {', '.join(SOURCES)}, not {self.changes}"),
             ((self.changes == "tube") == bool(self.tube), "--source tube and --tube NAME must be used together"),
-            (self.changes == "log" or not self.both_sides, "--both-sides needs --source log"),
+            (self.changes != "tube" or not self.both_sides, "--both-sides needs --source log or changelog"),
             (self.numeric in ("value", "representation"), "numeric must be value or representation"),
             (
                 all(math.isfinite(number) and number >= 0 for number in numbers),

@@ -39,8 +39,11 @@ class Opened:
 class Changes(Protocol):
     """Changes, iterated once. Then all changes before `position` have been yielded; if `is_cut`, more may exist."""
 
-    position: int
-    is_cut: bool
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def is_cut(self) -> bool: ...
 
     def __iter__(self) -> Iterator[Change]: ...
 

@@ -85,6 +85,8 @@ class Status:
     engine: dict[str, Any] = field(default_factory=dict)
     # With both sides: before this position of the target, changes that are not of the syncer are judged.
     both_sides: bool = False
+    # Where changes of both nodes are read: log, tube, changelog.
+    capture: str = "log"
     target_position: str | None = None
     target_at: str | None = None
     target_others: int = 0
@@ -185,7 +187,8 @@ def read_status(meta: Meta, name: str) -> Status:
                 **_proof(row, certificates.get(row["source"]), ages.get(row["source"])),
             ) for row in rows
         ),
-        stored.engine if state == "running" else {}, stored.settings.both_sides, _lsn(stored.target_position),
+        stored.engine if state == "running" else {}, stored.settings.both_sides, stored.settings.changes,
+        _lsn(stored.target_position),
         _time(stored.target_at), stored.target_others, stored.target_applied,
     )  # fmt: skip
 
@@ -228,10 +231,8 @@ def status_text(status: Status) -> str:
             f" (lag {lag} bytes, {status.lag_seconds or 0:.1f} s)"
         )
     if status.both_sides:
-        lines.append(
-            f"  changes of the target read up to {status.target_position}: {status.target_others:,} of others,"
-            f" {status.target_applied:,} of the syncer"
-        )
+        applied = f" of others, {status.target_applied:,} of the syncer" if status.capture == "log" else " by triggers"
+        lines.append(f"  changes of the target read up to {status.target_position}: {status.target_others:,}{applied}")
     if status.engine:
         lines.append(f"  {_engine(status.engine)}")
     lines.append(
@@ -248,6 +249,8 @@ def status_text(status: Status) -> str:
         lines += [f"    {_proof_text(status, table)}"] if table.blocks or table.certificate else []
         if table.scrub_passes or table.scrubbed_rows:
             lines.append(f"    scrubbed: {counted(table.scrubbed_rows, 'row')}, {table.scrub_passes:,} complete passes")
+        if table.target_problem:
+            lines.append(f"    what is written on the target is not seen: {table.target_problem}")
         lines += [f"    {remark}" for remark in table.remarks]
     lines += [f"  not checked: {reason}" for reason in status.blind_spots]
     return "\n".join(lines)

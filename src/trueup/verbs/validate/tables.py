@@ -100,10 +100,11 @@ class Tables:
         self._save_stopped(name, reason)
 
     def void(self, name: str, reason: str) -> None:
-        """Void the certificate of a table: changes may have been missed."""
+        """Void the certificate of a table: changes may have been missed. The pass of the scrub begins again."""
         meta = self._sessions.meta
         with meta.errors():
             store.void(meta.connection, self._sessions.name, reason, [name])
+        meta.rows("restart_pass", name=self._sessions.name, source=name)
 
     def save_stopped(self) -> None:
         """Store the stopped tables again; needed after a transaction in which one was stopped is rolled back."""

@@ -18,7 +18,9 @@ CREATE TABLE IF NOT EXISTS @schema@.tubes (
     -- The maximum size of the pods in bytes; NULL: no limit. See tube_full.
     max_bytes bigint,
     -- Functions that the predicate may call although they could write.
-    allow_functions text[] NOT NULL DEFAULT '{}'
+    allow_functions text[] NOT NULL DEFAULT '{}',
+    -- Whether changes that a subscription applies need not be captured: they fire no statement triggers.
+    skips_applied boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE @schema@.tubes IS 'Tubes. The pods of tube x are in the table pods_x.';
 

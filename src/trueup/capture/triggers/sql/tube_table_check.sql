@@ -1,4 +1,6 @@
-CREATE OR REPLACE FUNCTION @schema@.tube_table_check("table" regclass, capture text, needs_key boolean DEFAULT true) RETURNS void
+CREATE OR REPLACE FUNCTION @schema@.tube_table_check(
+    "table" regclass, capture text, needs_key boolean DEFAULT true, skips_applied boolean DEFAULT false
+) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     c record;
@@ -34,7 +36,7 @@ BEGIN
             WHEN c.relispartition THEN 'it is a partition: statements on the partitioned table would not be captured'
             WHEN EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = "table") THEN
                 'it inherits from another table: statements on that table would not be captured'
-            WHEN EXISTS (SELECT FROM pg_subscription_rel s
+            WHEN NOT skips_applied AND EXISTS (SELECT FROM pg_subscription_rel s
                           WHERE s.srrelid IN (SELECT * FROM @schema@.tube_relations("table"))) THEN
                 'it is filled by a subscription, which does not fire statement triggers'
         END;
@@ -45,5 +47,5 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_table_check(regclass, text, boolean) IS
+COMMENT ON FUNCTION @schema@.tube_table_check(regclass, text, boolean, boolean) IS
     'Raises an error if writes to the table cannot be captured completely.';

@@ -40,7 +40,7 @@ BEGIN
     -- An attached table keeps what is not given; an empty text removes the predicate.
     capture := coalesce(capture, CASE WHEN NOT is_new THEN s.capture END, 'statement');
     predicate := nullif(btrim(coalesce(predicate, CASE WHEN NOT is_new THEN s.predicate END)), '');
-    PERFORM @schema@.tube_table_check("table", capture, row_id IS NULL);
+    PERFORM @schema@.tube_table_check("table", capture, row_id IS NULL, (@schema@.tube_get(tube)).skips_applied);
     IF shard IS NULL AND routing IS NULL AND is_new THEN
         shard := @schema@.tube_infer_shard("table");
     ELSIF shard IS NULL AND routing IS NULL THEN

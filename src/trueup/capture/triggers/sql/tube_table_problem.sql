@@ -9,7 +9,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table") THEN
         RETURN 'the table does not exist any more: run trueup tube detach';
     END IF;
-    PERFORM @schema@.tube_table_check(s."table", s.capture, s.row_id IS NULL);
+    PERFORM @schema@.tube_table_check(s."table", s.capture, s.row_id IS NULL, (@schema@.tube_get(s.tube)).skips_applied);
     IF s.row_id IS NULL AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = s."table" AND i.indisunique AND i.indisvalid
                       AND i.indpred IS NULL AND i.indexprs IS NULL
                       AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ @schema@.tube_key_numbers(s)

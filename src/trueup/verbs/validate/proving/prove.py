@@ -148,7 +148,7 @@ def _judged(status: Status, table: TableStatus, fence: Fence, suspects: int) -> 
 
 
 def _prove_target(meta: Meta, name: str, node: Node, stored: Stored, deadline: float) -> tuple[int | None, str]:
-    """Write a marker on the target, and wait until its log was read up to it; return its position, and what is wrong.
+    """Write a marker on the target, and wait until changes were read up to it; return its position, and what is wrong.
 
     Rows that differ because of changes before it are pending then, at a position of the source that was read already.
     """
@@ -175,7 +175,7 @@ def _prove_target(meta: Meta, name: str, node: Node, stored: Stored, deadline: f
             return position, f"the validation is stopped: {status.reason or 'it was not started'}"
         if time.monotonic() >= deadline:
             at = lsn_text(stored.target_position or 0)
-            return position, f"the log of the target was read up to {at}, the marker is at {lsn_text(position)}"
+            return position, f"changes of the target were read up to {at}, the marker is at {lsn_text(position)}"
         time.sleep(_POLL_SECONDS)
 
 

@@ -16,3 +16,12 @@ SELECT r.oid::regclass::text AS name, r.relpersistence::text AS persistence, r.r
 -- Whether triggers run when a subscription applies changes: they may write other rows in its transactions.
 SELECT EXISTS (SELECT FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid
                 WHERE g.tgenabled IN ('A', 'R') AND c.relnamespace <> 'pg_catalog'::regnamespace)
+
+-- name: by_row
+-- The tables whose changes statement triggers do not see: those that another subscription than the syncer fills, and partitions.
+SELECT t.oid
+  FROM unnest(%(oids)s::oid[]) t(oid)
+ WHERE EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = t.oid)
+    OR EXISTS (SELECT FROM pg_subscription_rel r
+                WHERE r.srsubid <> ALL (%(syncers)s::oid[])
+                  AND (r.srrelid = t.oid OR r.srrelid IN (SELECT relid FROM pg_partition_tree(t.oid))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from psycopg import sql
 
@@ -12,7 +13,7 @@ from trueup.capture.triggers import tubes as tube_functions
 from trueup.capture.triggers.model import Attached, TubeInfo
 from trueup.capture.triggers.session import Session
 from trueup.db.statements import load
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, QueryError
 from trueup.verbs.validate.log import FULL_CHECK
 from trueup.verbs.validate.source import Coverage
 
@@ -22,15 +23,21 @@ _FULL_SECONDS = 10.0
 class TubeCoverage:
     """Compares the triggers of the attached tables with those of the last check."""
 
-    def __init__(self, session: Session, tube: str, reader: str, *, is_changelog: bool) -> None:
+    def __init__(
+        self, session: Session, tube: str, reader: str, node: str, *, is_changelog: bool, counts_writes: bool = False
+    ) -> None:
         self._session = session
         self._tube = tube
         self._reader = reader
+        # What the node is: the source or the target.
+        self._node = node
         self._is_changelog = is_changelog
+        # Whether the text of a capture is another one also when the same functions were written again.
+        self._counts_writes = counts_writes
         # The attached tables, by their number in pods.
         self.sources: dict[int, Attached] = {}
-        # Per attached table: hashes of its partitions and of the triggers that capture it.
-        self._triggers: dict[int, tuple[str, str]] = {}
+        # Per attached table: hashes of its partitions, of the triggers that capture it, and of their functions.
+        self._triggers: dict[int, tuple[str, str, str]] = {}
         self._checked_at = 0.0
 
     def find(self) -> TubeInfo:
@@ -39,7 +46,7 @@ class TubeCoverage:
         if info is not None:
             return info
         if self._is_changelog:
-            raise SlotLost("the change log does not exist on the source any more", cure=FULL_CHECK)
+            raise SlotLost(f"the change log does not exist on the {self._node} any more", cure=FULL_CHECK)
         raise CheckFailed(
             [f"tube {self._tube} does not exist"],
             cure=f"create it with trueup tube ensure {self._tube}",
@@ -58,13 +65,36 @@ class TubeCoverage:
         self._triggers, self._checked_at = triggers, time.monotonic()
         return self._compare(self.find(), keys)
 
-    def _read_triggers(self) -> dict[int, tuple[str, str]]:
+    def replaced(self) -> dict[int, list[str]]:
+        """Return the attached tables with replaced triggers or functions, and statements that drop such triggers."""
+        try:
+            return self._replaced(None)
+        except QueryError:
+            # A table has a problem, for example no key. `find` reports it; it does not hide what is wrong with others.
+            found: dict[int, list[str]] = {}
+            for number in self._read_triggers():
+                with suppress(QueryError):
+                    found.update(self._replaced(number))
+            return found
+
+    def _replaced(self, number: int | None) -> dict[int, list[str]]:
+        session = self._session
+        names = {name: session.name(name) for name in ("sources", "tube_relations", "tube_trigger_body")}
+        query = sql.SQL(load("trueup.verbs.validate.triggers", "tubes.sql")["replaced"]).format(**names)
+        values = {"tube": self._tube, "schema": session.schema, "prefix": self._prefix, "source": number}
+        return {number: list(statements) for number, statements in session.rows(query, values)}
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._session.schema}_{self._tube}_"
+
+    def _read_triggers(self) -> dict[int, tuple[str, str, str]]:
         session = self._session
         names = {"sources": session.name("sources"), "relations": session.name("tube_relations")}
         query = sql.SQL(load("trueup.verbs.validate.triggers", "tubes.sql")["triggers"]).format(**names)
-        values = {"tube": self._tube, "prefix": f"{session.schema}_{self._tube}_"}
+        values = {"tube": self._tube, "prefix": self._prefix, "schema": session.schema}
         try:
-            return {number: (relations, triggers) for number, relations, triggers in session.rows(query, values)}
+            return {number: (hashes[0], hashes[1], hashes[2]) for number, *hashes in session.rows(query, values)}
         except CheckFailed:
             return {}
 
@@ -77,19 +107,23 @@ class TubeCoverage:
     def _compare(self, tube: TubeInfo, keys: Mapping[str, tuple[str, ...]]) -> Coverage:
         self.sources = {attached.source: attached for attached in tube.tables}
         others = self._other_readers()
+        replaced = self.replaced()
         by_name = {attached.table: attached for attached in tube.tables}
         problems: dict[str, str] = {}
         captures: dict[str, str] = {}
         for name, key in keys.items():
             attached = by_name.get(name)
             problem = _problem(tube, attached, key)
+            if not problem and attached is not None and attached.source in replaced:
+                problem = "changes may be missed: its triggers, or their functions, were replaced"
             if attached is None or problem:
                 problems[name] = problem
                 continue
             # Another key, a later attachment or other triggers: changes between the two were not captured, or waiting
             # pods contain other keys. If something else has read the tube, it has deleted pods.
             parts = (attached.source, attached.attached_at.isoformat(), *attached.key, *others)
-            captures[name] = " ".join(map(str, (*parts, *self._triggers.get(attached.source, ()))))
+            hashes = self._triggers.get(attached.source, ())[: 3 if self._counts_writes else 2]
+            captures[name] = " ".join(map(str, (*parts, *hashes)))
         return Coverage(problems, captures)
 
 
@@ -101,6 +135,6 @@ def _problem(tube: TubeInfo, attached: Attached | None, key: tuple[str, ...]) ->
         return f"changes may be missed: {attached.capture_problem}"
     if attached.predicate or tube.predicate:
         return f"tube {tube.tube} captures only rows of a predicate"
-    if attached.key != key:
+    if not {*key} <= {*attached.key}:
         return f"tube {tube.tube} uses the key ({', '.join(attached.key)}), the validation ({', '.join(key)})"
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +61,8 @@ def compare_blocks(
             if answer.mismatched and not job.digests_only:
                 analysis.begin(answer.origin)
             if state.journal:
-                state.journal.add(answer)
+                # A resumed run records no certificate.
+                state.journal.add(replace(answer, digests=()))
         elif isinstance(answer, Ended):
             if end(state, answer.origin):
                 analysis.end(answer.origin)

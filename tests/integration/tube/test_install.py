@@ -35,7 +35,7 @@ def test_installed_again_and_upgraded_in_place(tube_db: TubeDatabase, monkeypatc
     tube_db.tube.attach("items", shard=1)
     tube_db.run("INSERT INTO items VALUES (1)")
     again = tube_db.install()
-    assert (again.before, again.version) == (8, 8)
+    assert (again.before, again.version) == (9, 9)
     # An old function with other arguments, one that was removed, and an old trigger function.
     tube_db.run("""DROP FUNCTION tube.tube_stats();
                  CREATE FUNCTION tube.tube_stats(a int) RETURNS int LANGUAGE sql AS 'SELECT 1';

@@ -77,9 +77,12 @@ class SparkEngine:
         self._stalls.close()
         self._stalls = Stalls(seconds, warn=self._warn, end=kill_own_process if is_here and self._owned else None)
 
-    def watched(self, also: Path | None = None) -> AbstractContextManager[Job]:
-        """Watch what Spark does in a block, as for the jobs of this engine; `also` is a file that workers append to."""
-        return self._stalls.watched(also)
+    def watched(self, also: Path | None = None, *, least: float = 0.0) -> AbstractContextManager[Job]:
+        """Watch what Spark does in a block, as for the jobs of this engine; `also` is a file that workers append to.
+
+        It has `least` seconds at least.
+        """
+        return self._stalls.watched(also, least=least)
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Run waves until the queue is empty; the size of a wave is adjusted so that it takes a few seconds."""

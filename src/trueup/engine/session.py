@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
+from trueup.config.secrets import mask
 from trueup.engine.archive import Archive, archive_for
 from trueup.engine.java import can_be_passed, find_java
 from trueup.engine.jvm import (
@@ -286,10 +287,11 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
                     own_gateway(gateway, files)
                 context = SparkContext(conf=SparkConf().setMaster(master).setAll(list(settings.items())))
             except Exception as error:
-                # Java is asked for the text of its errors.
-                failure = _start_error(log, why_ended(), error)
+                # Java is asked for the text of its errors: not after its end.
+                text = str(error)
+                failure = _start_error(log, why_ended(), error, text)
                 end_own_process(_END_SECONDS)
-                raise failure from RuntimeError(str(error))
+                raise failure from RuntimeError(text)
     log_accumulator_errors(context)
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
@@ -348,10 +350,10 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\\s=:#!]", lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
-def _start_error(log: Path, ended: str, error: Exception) -> EngineError:
-    """Return why Spark did not start: what Java wrote, or how its process ended."""
-    reason = "" if "killed" in ended else _first_error(log)
-    has_ended = ended or "JAVA_GATEWAY_EXITED" in str(error)
+def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineError:
+    """Return why Spark did not start: what Java raised or wrote, or how its process ended."""
+    reason = "" if "killed" in ended else _reason(text if _RAISED.search(text) else log.read_text(errors="replace"))
+    has_ended = ended or "JAVA_GATEWAY_EXITED" in text
     kind = _JavaEnded if has_ended and not re.search("SIGKILL|SIGTERM", ended) else EngineError
     if not reason and has_ended:
         return kind(
@@ -359,20 +361,30 @@ def _start_error(log: Path, ended: str, error: Exception) -> EngineError:
             cure="check the log of the system for the reason, often too little memory, then JAVA_HOME (17 or newer) and"
             " the [spark] settings, or use --engine local",
         )
-    return kind(
-        f"Spark failed to start: {reason or error}",
-        cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
-    )
+    cure = "check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local"
+    if isinstance(error, OSError) and os.environ.get("SPARK_HOME"):
+        cure = "unset SPARK_HOME, or set it to the folder of a Spark, or use --engine local"
+    return kind(mask(f"Spark failed to start: {reason or text}"), cure=cure)
 
 
-def _first_error(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    # Warnings are no reason. The last one is what the script prints if the launcher was killed.
-    noise = re.compile(
-        r"$|WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
-        r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting default log level|To adjust logging"
-        r"|.*: bad array subscript$"
-    )
-    lines = [line for line in lines if not noise.match(line)]
+# An error of Java in the text of an error of PySpark.
+_RAISED = re.compile(r"^: \S+", re.MULTILINE)
+# Warnings are no reason, nor is what Java says beside it. The last one is what the script prints if the launcher was
+# killed.
+_NOISE = re.compile(
+    r"$|at |WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
+    r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting (default|Spark) log level|To adjust logging"
+    r"|An error occurred while calling |\S+ \S+ ERROR SparkContext: Error initializing"
+    r"|Suppressed: |Error: (Could not create the Java|A fatal exception has|A JNI error has)|Error occurred during init"
+    r"|.*: bad array subscript$"
+)
+_BEFORE_ERROR = re.compile(r'^(Exception in thread "[^"]*" |Caused by: |: )')
+
+
+def _reason(text: str) -> str:
+    """Return the first error in what Java wrote; of one without a text, its cause."""
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [_BEFORE_ERROR.sub("", line, count=1) for line in lines if not _NOISE.match(line)]
     errors = [line for line in lines if "Exception" in line or "Error" in line]
-    return (errors or lines or [""])[0][:300]
+    with_text = [line for line in errors if not re.fullmatch(r"[\w.$]+", line)]
+    return (with_text or errors or lines or [""])[0][:300]

@@ -33,6 +33,7 @@ from trueup.errors import EngineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOOPBACK = "127.0.0.1"
 # Small and fast to start: the nodes hash the rows, and the Python workers compare them.
 _LOCAL = {
     "spark.driver.memory": "512m",
@@ -40,8 +41,8 @@ _LOCAL = {
     # is discarded and compiled again.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
     " -Xshare:auto -Xss512k",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": _LOOPBACK,
+    "spark.driver.bindAddress": _LOOPBACK,
     "spark.ui.enabled": "false",
     # Spark remembers what it has run, also without its page: a stream runs millions of jobs.
     "spark.ui.retainedJobs": "200",
@@ -181,7 +182,7 @@ def _prepare() -> None:
 
 def is_here(master: str, remote: str = "") -> bool:
     """Whether the Python workers run on this machine."""
-    return not remote and (not master or master.startswith("local["))
+    return not remote and (not master or re.match(r"local(\[|$)", master) is not None)
 
 
 def _check_mode() -> None:
@@ -281,8 +282,10 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
                     files = ScratchFolder(_FILES)
                     settings = _with_sockets(settings, files.path)
                     options = f"{_temporary(files.path)} {options}".strip()
+                    is_local = master.startswith("local")
+                    prepared = _start_settings(folder.path, settings, options, is_local=is_local)
                     # The log of the JVM is shown only if it fails to start.
-                    with closing_on_error(files), _settings_file(folder.path, settings, options), launch.recorded():
+                    with closing_on_error(files), prepared, launch.recorded():
                         gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
                     own_gateway(gateway, files)
                 context = SparkContext(conf=SparkConf().setMaster(master).setAll(list(settings.items())))
@@ -314,7 +317,7 @@ def _with_sockets(settings: Mapping[str, str], folder: Path) -> Mapping[str, str
 
 
 @contextmanager
-def _settings_file(folder: Path, settings: Mapping[str, str], options: str) -> Iterator[None]:
+def _start_settings(folder: Path, settings: Mapping[str, str], options: str, *, is_local: bool) -> Iterator[None]:
     """Let spark-submit read the settings from a private file: every user can read the command line of a process."""
     path = folder / "spark.properties"
     lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()]
@@ -326,7 +329,9 @@ def _settings_file(folder: Path, settings: Mapping[str, str], options: str) -> I
     options = " ".join(filter(None, (options, os.environ.get("SPARK_SUBMIT_OPTS"))))
     # Spark has 300 threads. With an arena for each few of them, the memory of the C library grows for minutes.
     arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
-    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options, MALLOC_ARENA_MAX=arenas):
+    # The address of Spark's page, which asks for no password: other machines must not reach it.
+    address = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK} if is_local else {}
+    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options, MALLOC_ARENA_MAX=arenas, **address):
         yield
 
 

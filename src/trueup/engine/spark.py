@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.engine.envelope import Slice, check_complete, opened
-from trueup.engine.failures import failed_job
+from trueup.engine.failures import failed_job, uninterrupted
 from trueup.engine.jvm import kill_own_process, stop_session, within
 from trueup.engine.slots import Cores, Share
 from trueup.engine.stalls import Job, Stalls
+from trueup.engine.waits import call
 from trueup.engine.work import Tasks, Work, without_marks
 from trueup.errors import EngineError
 
@@ -119,7 +120,11 @@ class SparkEngine:
         self.jobs += 1
         try:
             with self.watched() as job, self._tagged(tag):
-                return self._collected(Slice.of(work, deals, keep=keep, file=job.path))
+                packed = Slice.of(work, deals, keep=keep, file=job.path)
+                if self._owned and threading.current_thread() is threading.main_thread():
+                    # After Ctrl-C, PySpark waits for the end of the job. A session of the program has its own handler.
+                    return call(lambda: self._collected(packed))
+                return self._collected(packed)
         except EngineError:
             raise
         except KeyboardInterrupt:
@@ -127,7 +132,7 @@ class SparkEngine:
             self.interrupt()
             raise
         except Exception as error:
-            raise failed_job(error) from error
+            raise failed_job(uninterrupted(error)) from error
 
     def _collected(self, packed: Slice) -> Sequence[Any]:
         slices = len(packed.deals)

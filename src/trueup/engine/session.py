@@ -374,8 +374,8 @@ def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineEr
 
 # An error of Java in the text of an error of PySpark.
 _RAISED = re.compile(r"^: \S+", re.MULTILINE)
-# Warnings are no reason, nor is what Java says beside it. The last one is what the script prints if the launcher was
-# killed.
+# Warnings are no reason, and what Java adds to each reason is none either. The last one is what the script prints if
+# the launcher was killed.
 _NOISE = re.compile(
     r"$|at |WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
     r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting (default|Spark) log level|To adjust logging"

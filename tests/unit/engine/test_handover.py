@@ -146,6 +146,7 @@ def _all(engine: HandOverEngine, work: Work[int], tasks: Tasks[int]) -> tuple[Co
         else:
             found[answer] += 1
             ran_on[tasks.ran_on] += 1
+    assert tasks.under_way == 0
     return found, ran_on
 
 

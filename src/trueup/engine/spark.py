@@ -123,8 +123,8 @@ class SparkEngine:
                 packed = Slice.of(work, deals, keep=keep, file=job.path)
                 if self._owned and threading.current_thread() is threading.main_thread():
                     # After Ctrl-C, PySpark waits for the end of the job. A session of the program has its own handler.
-                    return call(lambda: self._collected(packed))
-                return self._collected(packed)
+                    return call(lambda: self.collected(packed))
+                return self.collected(packed)
         except EngineError:
             raise
         except KeyboardInterrupt:
@@ -134,7 +134,8 @@ class SparkEngine:
         except Exception as error:
             raise failed_job(uninterrupted(error)) from error
 
-    def _collected(self, packed: Slice) -> Sequence[Any]:
+    def collected(self, packed: Slice) -> Sequence[Any]:
+        """Run the slices as one job; return the packed answers, in batches. After Ctrl-C, it waits for the job."""
         slices = len(packed.deals)
         frame = self.session.range(0, slices, 1, slices).mapInArrow(packed, "result binary")
         batches: Sequence[Any] = frame.toArrow().column(0).chunks
@@ -160,7 +161,7 @@ class SparkEngine:
         """
         self.jobs += 1
         try:
-            self._collected(Slice.of(work, [()] * self.slots, keep=False))
+            self.collected(Slice.of(work, [()] * self.slots, keep=False))
         except Exception as error:
             raise failed_job(error) from error
 

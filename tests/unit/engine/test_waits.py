@@ -71,7 +71,7 @@ def test_a_signal_ends_the_wait_for_a_spark_job(monkeypatch: pytest.MonkeyPatch)
         began.wait()
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    monkeypatch.setattr(SparkEngine, "_collected", collect)
+    monkeypatch.setattr(SparkEngine, "collected", collect)
     monkeypatch.setattr(SparkEngine, "interrupt", lambda engine: ended.set())
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     engine = SparkEngine(cast(Any, session), Share(fixed=1), owned=True)

@@ -52,7 +52,7 @@ def test_a_wave_without_the_end_of_a_task_is_an_error(monkeypatch: pytest.Monkey
         check_complete([f"{REFUSED}have trueup 0.1".encode()], 2)
     session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     engine = SparkEngine(cast(Any, session), Share(fixed=1), owned=False)
-    monkeypatch.setattr(engine, "_collected", lambda packed: [pa.array([answer, FINISHED, answer])])
+    monkeypatch.setattr(engine, "collected", lambda packed: [pa.array([answer, FINISHED, answer])])
     with pytest.raises(EngineError, match="1 of 2 tasks did not finish"):
         engine.wave(cast(Any, str), [[1, 2]], "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -19,13 +20,14 @@ from trueup.engine.lasting import LastingSpark
 from trueup.engine.local import answers_of
 from trueup.engine.progress import Silent
 from trueup.engine.spark import SparkEngine
-from trueup.errors import EngineError
+from trueup.errors import EngineError, Interrupted
 from trueup.testing.processes import wait_until
 from trueup.verbs.sync import copy
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.tube.model import Summary
 from trueup.verbs.tube.text import stats_text
+from trueup.verbs.tube.waiting import Waiting
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, Checker
 from trueup.verbs.validate.status import status_text
 
@@ -101,6 +103,28 @@ def _fails(*arguments: object, **options: object) -> Any:
     raise EngineError("the Java process of Spark was killed (SIGKILL)", cure="use --engine local")
 
 
+def _interrupt(worker: Tube, change: Callable[[], object], sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt a tube while Java hangs in a batch: the wave is ended, and not waited for."""
+    began, ended = threading.Event(), threading.Event()
+
+    def hang(*arguments: object) -> Iterator[Any]:
+        began.set()
+        ended.wait(5)
+        yield from _fails()
+
+    def beat(waiting: object) -> None:
+        if began.is_set():
+            raise KeyboardInterrupt
+
+    change()
+    monkeypatch.setattr(SparkEngine, "run", hang)
+    monkeypatch.setattr(SparkEngine, "interrupt", lambda engine: ended.set())
+    monkeypatch.setattr(Waiting, "beat", beat)
+    with pytest.raises(Interrupted):
+        worker.run(sink, spark=replace(AUTO, engine="spark"))
+    assert ended.is_set()
+
+
 def test_a_tube(ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     [source, target] = databases(2)
     monkeypatch.setattr("trueup.capture.triggers.hold.GRACE", 0.3)
@@ -141,6 +165,8 @@ def test_a_tube(ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPa
             assert "t/0 runs on threads: the Java process of Spark was killed" in stats_text(tube.stats(), ())
             source.execute("UPDATE items SET n = -n WHERE id > 500")
             until(copied)
+        _interrupt(worker, lambda: source.execute("UPDATE items SET n = 3"), target.uri, monkeypatch)
+        assert not copied()
     (summary,) = ended
     assert isinstance(summary, Summary), summary
     assert summary.outages == 1

@@ -92,9 +92,11 @@ class Command:
         until(lambda: not any(_runs(child) for child in children))
 
     def check_process_list(self) -> None:
-        """Check that no argument of a process has the password."""
+        """Check that no argument of a process has the password, and that other machines can connect to none of them."""
         for process in (psutil.Process(self.process.pid), *self.children()):
             assert SECRET not in " ".join(process.cmdline())
+            ports = [each for each in process.net_connections() if each.status == psutil.CONN_LISTEN]
+            assert all(each.laddr.ip.endswith("127.0.0.1") for each in ports), ports
 
 
 def _runs(process: psutil.Process) -> bool:

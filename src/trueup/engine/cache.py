@@ -11,6 +11,9 @@ from pathlib import Path
 
 import platformdirs
 
+# Linux follows as many.
+_MAX_LINKS = 40
+
 
 def cache_folder() -> Path | None:
     """Return the folder, without links in its path; None if it cannot be written, or if others can change it."""
@@ -19,10 +22,10 @@ def cache_folder() -> Path | None:
         # Without a home folder the path starts with a tilde; a relative path is one of the working folder.
         if not folder.is_absolute():
             return None
-        folder = folder.resolve()
         # Checked before the folder is created: root with the home of another user must not leave one there.
-        if not all(_is_safe(parent.stat()) for parent in folder.parents if parent.exists()):
+        if (resolved := _resolved(folder)) is None:
             return None
+        folder = resolved
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
         if state.st_uid != os.geteuid() or state.st_mode & 0o022 or not os.access(folder, os.W_OK | os.X_OK):
@@ -32,6 +35,29 @@ def cache_folder() -> Path | None:
             folder.chmod(0o700)
             return folder
     return None
+
+
+def _resolved(path: Path) -> Path | None:
+    """Return a path without links; None if another user, except root, has put a link into it, or can change it.
+
+    In a shared folder, such as /tmp, the link of another user would choose a folder of this user.
+    """
+    resolved, names, links = Path("/"), list(reversed(path.parts[1:])), 0
+    while names:
+        if resolved.exists() and not _is_safe(resolved.stat()):
+            return None
+        name = names.pop()
+        following = resolved.parent if name == ".." else resolved / name
+        if not following.is_symlink():
+            resolved = following
+            continue
+        links += 1
+        if links > _MAX_LINKS or following.lstat().st_uid not in (0, os.geteuid()):
+            return None
+        target = following.readlink()
+        names += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        resolved = Path("/") if target.is_absolute() else resolved
+    return resolved
 
 
 def _is_safe(folder: os.stat_result) -> bool:

@@ -71,12 +71,17 @@ def uninterrupted(error: Exception) -> Exception:
 
     A signal in the middle of a query can leave its session unusable, so that closing a transaction fails too.
     """
-    context: BaseException | None = error
-    while context is not None:
-        if isinstance(context, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
-        context = context.__context__
+    if is_interrupted(error):
+        raise KeyboardInterrupt from error
     return error
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Whether an error is a KeyboardInterrupt, or was raised while one was handled."""
+    context: BaseException | None = error
+    while context is not None and not isinstance(context, KeyboardInterrupt):
+        context = context.__context__
+    return context is not None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from trueup.engine.background import BackgroundStart
 from trueup.engine.choose import session_of_program, start_spark
 from trueup.engine.launch import Launch
 from trueup.engine.memory import check_memory_for_spark
-from trueup.engine.session import lasting_conf
+from trueup.engine.session import LEAST_SECONDS, lasting_conf
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Work
@@ -90,7 +90,7 @@ class LastingSpark:
 
     def _warm_up(self, engine: SparkEngine) -> None:
         # While threads do the work, it may take long. Nothing else would notice that a Spark that is required hangs.
-        with engine.watched() if self.is_required else nullcontext():
+        with engine.watched(least=LEAST_SECONDS) if self.is_required else nullcontext():
             engine.warm_up(self._work)
 
     def _start_spark(self, launch: Launch) -> SparkEngine:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
+from trueup.config.secrets import mask
 from trueup.engine.archive import Archive, archive_for
 from trueup.engine.java import can_be_passed, find_java
 from trueup.engine.jvm import (
@@ -32,6 +33,7 @@ from trueup.errors import EngineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOOPBACK = "127.0.0.1"
 # Small and fast to start: the nodes hash the rows, and the Python workers compare them.
 _LOCAL = {
     "spark.driver.memory": "512m",
@@ -39,8 +41,8 @@ _LOCAL = {
     # is discarded and compiled again.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
     " -Xshare:auto -Xss512k",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": _LOOPBACK,
+    "spark.driver.bindAddress": _LOOPBACK,
     "spark.ui.enabled": "false",
     # Spark remembers what it has run, also without its page: a stream runs millions of jobs.
     "spark.ui.retainedJobs": "200",
@@ -180,7 +182,7 @@ def _prepare() -> None:
 
 def is_here(master: str, remote: str = "") -> bool:
     """Whether the Python workers run on this machine."""
-    return not remote and (not master or master.startswith("local["))
+    return not remote and (not master or re.match(r"local(\[|$)", master) is not None)
 
 
 def _check_mode() -> None:
@@ -280,16 +282,19 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
                     files = ScratchFolder(_FILES)
                     settings = _with_sockets(settings, files.path)
                     options = f"{_temporary(files.path)} {options}".strip()
+                    is_local = master.startswith("local")
+                    prepared = _start_settings(folder.path, settings, options, is_local=is_local)
                     # The log of the JVM is shown only if it fails to start.
-                    with closing_on_error(files), _settings_file(folder.path, settings, options), launch.recorded():
+                    with closing_on_error(files), prepared, launch.recorded():
                         gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
                     own_gateway(gateway, files)
                 context = SparkContext(conf=SparkConf().setMaster(master).setAll(list(settings.items())))
             except Exception as error:
-                # Java is asked for the text of its errors.
-                failure = _start_error(log, why_ended(), error)
+                # Java is asked for the text of its errors: not after its end.
+                text = str(error)
+                failure = _start_error(log, why_ended(), error, text)
                 end_own_process(_END_SECONDS)
-                raise failure from RuntimeError(str(error))
+                raise failure from RuntimeError(text)
     log_accumulator_errors(context)
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
@@ -312,7 +317,7 @@ def _with_sockets(settings: Mapping[str, str], folder: Path) -> Mapping[str, str
 
 
 @contextmanager
-def _settings_file(folder: Path, settings: Mapping[str, str], options: str) -> Iterator[None]:
+def _start_settings(folder: Path, settings: Mapping[str, str], options: str, *, is_local: bool) -> Iterator[None]:
     """Let spark-submit read the settings from a private file: every user can read the command line of a process."""
     path = folder / "spark.properties"
     lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()]
@@ -324,7 +329,9 @@ def _settings_file(folder: Path, settings: Mapping[str, str], options: str) -> I
     options = " ".join(filter(None, (options, os.environ.get("SPARK_SUBMIT_OPTS"))))
     # Spark has 300 threads. With an arena for each few of them, the memory of the C library grows for minutes.
     arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
-    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options, MALLOC_ARENA_MAX=arenas):
+    # The address of Spark's page, which asks for no password: other machines must not reach it.
+    address = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK} if is_local else {}
+    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options, MALLOC_ARENA_MAX=arenas, **address):
         yield
 
 
@@ -348,10 +355,10 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\\s=:#!]", lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
-def _start_error(log: Path, ended: str, error: Exception) -> EngineError:
-    """Return why Spark did not start: what Java wrote, or how its process ended."""
-    reason = "" if "killed" in ended else _first_error(log)
-    has_ended = ended or "JAVA_GATEWAY_EXITED" in str(error)
+def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineError:
+    """Return why Spark did not start: what Java raised or wrote, or how its process ended."""
+    reason = "" if "killed" in ended else _reason(text if _RAISED.search(text) else log.read_text(errors="replace"))
+    has_ended = ended or "JAVA_GATEWAY_EXITED" in text
     kind = _JavaEnded if has_ended and not re.search("SIGKILL|SIGTERM", ended) else EngineError
     if not reason and has_ended:
         return kind(
@@ -359,20 +366,30 @@ def _start_error(log: Path, ended: str, error: Exception) -> EngineError:
             cure="check the log of the system for the reason, often too little memory, then JAVA_HOME (17 or newer) and"
             " the [spark] settings, or use --engine local",
         )
-    return kind(
-        f"Spark failed to start: {reason or error}",
-        cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
-    )
+    cure = "check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local"
+    if isinstance(error, OSError) and os.environ.get("SPARK_HOME"):
+        cure = "unset SPARK_HOME, or set it to the folder of a Spark, or use --engine local"
+    return kind(mask(f"Spark failed to start: {reason or text}"), cure=cure)
 
 
-def _first_error(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    # Warnings are no reason. The last one is what the script prints if the launcher was killed.
-    noise = re.compile(
-        r"$|WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
-        r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting default log level|To adjust logging"
-        r"|.*: bad array subscript$"
-    )
-    lines = [line for line in lines if not noise.match(line)]
+# An error of Java in the text of an error of PySpark.
+_RAISED = re.compile(r"^: \S+", re.MULTILINE)
+# Warnings are no reason, and what Java adds to each reason is none either. The last one is what the script prints if
+# the launcher was killed.
+_NOISE = re.compile(
+    r"$|at |WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
+    r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting (default|Spark) log level|To adjust logging"
+    r"|An error occurred while calling |\S+ \S+ ERROR SparkContext: Error initializing"
+    r"|Suppressed: |Error: (Could not create the Java|A fatal exception has|A JNI error has)|Error occurred during init"
+    r"|.*: bad array subscript$"
+)
+_BEFORE_ERROR = re.compile(r'^(Exception in thread "[^"]*" |Caused by: |: )')
+
+
+def _reason(text: str) -> str:
+    """Return the first error in what Java wrote; of one without a text, its cause."""
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [_BEFORE_ERROR.sub("", line, count=1) for line in lines if not _NOISE.match(line)]
     errors = [line for line in lines if "Exception" in line or "Error" in line]
-    return (errors or lines or [""])[0][:300]
+    with_text = [line for line in errors if not re.fullmatch(r"[\w.$]+", line)]
+    return (with_text or errors or lines or [""])[0][:300]

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.engine.envelope import Slice, check_complete, opened
-from trueup.engine.failures import failed_job
+from trueup.engine.failures import failed_job, uninterrupted
 from trueup.engine.jvm import kill_own_process, stop_session, within
 from trueup.engine.slots import Cores, Share
 from trueup.engine.stalls import Job, Stalls
+from trueup.engine.waits import call
 from trueup.engine.work import Tasks, Work, without_marks
 from trueup.errors import EngineError
 
@@ -77,9 +78,12 @@ class SparkEngine:
         self._stalls.close()
         self._stalls = Stalls(seconds, warn=self._warn, end=kill_own_process if is_here and self._owned else None)
 
-    def watched(self, also: Path | None = None) -> AbstractContextManager[Job]:
-        """Watch what Spark does in a block, as for the jobs of this engine; `also` is a file that workers append to."""
-        return self._stalls.watched(also)
+    def watched(self, also: Path | None = None, *, least: float = 0.0) -> AbstractContextManager[Job]:
+        """Watch what Spark does in a block, as for the jobs of this engine; `also` is a file that workers append to.
+
+        It has `least` seconds at least.
+        """
+        return self._stalls.watched(also, least=least)
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Run waves until the queue is empty; the size of a wave is adjusted so that it takes a few seconds."""
@@ -116,7 +120,11 @@ class SparkEngine:
         self.jobs += 1
         try:
             with self.watched() as job, self._tagged(tag):
-                return self._collected(Slice.of(work, deals, keep=keep, file=job.path))
+                packed = Slice.of(work, deals, keep=keep, file=job.path)
+                if self._owned and threading.current_thread() is threading.main_thread():
+                    # After Ctrl-C, PySpark waits for the end of the job. A session of the program has its own handler.
+                    return call(lambda: self.collected(packed))
+                return self.collected(packed)
         except EngineError:
             raise
         except KeyboardInterrupt:
@@ -124,9 +132,10 @@ class SparkEngine:
             self.interrupt()
             raise
         except Exception as error:
-            raise failed_job(error) from error
+            raise failed_job(uninterrupted(error)) from error
 
-    def _collected(self, packed: Slice) -> Sequence[Any]:
+    def collected(self, packed: Slice) -> Sequence[Any]:
+        """Run the slices as one job; return the packed answers, in batches. After Ctrl-C, it waits for the job."""
         slices = len(packed.deals)
         frame = self.session.range(0, slices, 1, slices).mapInArrow(packed, "result binary")
         batches: Sequence[Any] = frame.toArrow().column(0).chunks
@@ -152,7 +161,7 @@ class SparkEngine:
         """
         self.jobs += 1
         try:
-            self._collected(Slice.of(work, [()] * self.slots, keep=False))
+            self.collected(Slice.of(work, [()] * self.slots, keep=False))
         except Exception as error:
             raise failed_job(error) from error
 

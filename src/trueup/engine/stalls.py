@@ -64,12 +64,15 @@ class Stalls:
         self._lock = threading.Lock()
 
     @contextmanager
-    def watched(self, also: Path | None = None) -> Iterator[Job]:
-        """Watch the job of the block; if it was ended, raise why. `also` is another file that its workers append to."""
+    def watched(self, also: Path | None = None, *, least: float = 0.0) -> Iterator[Job]:
+        """Watch the job of the block; if it was ended, raise why. `also` is another file that its workers append to.
+
+        `least` are the seconds that this job has at least.
+        """
         file = self._file()
         job = Job(file, also if file is not None else None)
         if self._seconds:
-            threading.Thread(target=self._watch, args=(job,), name="trueup-stalls", daemon=True).start()
+            threading.Thread(target=self._watch, args=(job, least), name="trueup-stalls", daemon=True).start()
         try:
             yield job
         except Exception as error:
@@ -96,9 +99,9 @@ class Stalls:
         file.touch(0o600)
         return file
 
-    def _watch(self, job: Job) -> None:
+    def _watch(self, job: Job, least: float) -> None:
         look = min(_LOOK_SECONDS, self._seconds / 10)
-        finished, quiet, limit = 0, 0.0, self._seconds
+        finished, quiet, limit = 0, 0.0, max(self._seconds, least)
         while not job.is_done.wait(look):
             now = job.finished()
             if now != finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import locale
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -185,9 +186,30 @@ def test_a_folder_that_others_can_change_is_not_used(cache: Path, java: JavaHome
     # In a sticky folder, such as /tmp, others cannot rename it.
     tmp_path.chmod(0o1777)
     assert cache_folder() == cache.resolve()
-    cache.rename(tmp_path / "moved")
-    cache.symlink_to(tmp_path / "moved")
-    assert cache_folder() == (tmp_path / "moved").resolve()
+    moved = cache.rename(tmp_path / "moved")
+    cache.symlink_to("../other/../moved")
+    (tmp_path / "other").mkdir()
+    assert cache_folder() == moved.resolve()
+    (tmp_path / "other").chmod(0o777)
+    assert cache_folder() is None
+    cache.unlink()
+    cache.symlink_to(cache)
+    assert cache_folder() is None
+
+
+@as_root
+def test_a_link_of_another_user_is_not_followed(cache: Path, tmp_path: Path) -> None:
+    """In a shared folder, another user could let this user write to, and change the rights of, any own folder."""
+    chosen = tmp_path / "chosen"
+    chosen.mkdir(0o755)
+    cache.parent.mkdir()
+    cache.parent.chmod(0o1777)
+    cache.symlink_to(chosen)
+    assert cache_folder() == chosen.resolve()
+    chosen.chmod(0o755)
+    os.lchown(cache, 12345, -1)
+    assert cache_folder() is None
+    assert stat.S_IMODE(chosen.stat().st_mode) == 0o755
 
 
 @as_root

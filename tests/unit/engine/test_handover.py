@@ -28,6 +28,7 @@ from trueup.engine.handover import HandOverEngine
 from trueup.engine.launch import Launch
 from trueup.engine.local import LocalEngine
 from trueup.engine.permits import Permits
+from trueup.engine.session import LEAST_SECONDS
 from trueup.engine.slots import IdleCores
 from trueup.engine.work import More, Room, Tasks, Work, perform
 from trueup.errors import EngineError, Interrupted, NodeError
@@ -117,8 +118,10 @@ class _Work:
 
     def __init__(self, splitting: frozenset[int], used: Used, ready: threading.Event, ready_after: int) -> None:
         self.splitting, self.used, self.ready, self.left = splitting, used, ready, ready_after
+        self.begun: list[int] = []
 
     def inner(self, task: int, room: Room) -> Iterator[Any]:
+        self.begun.append(task)
         yield task
         if task in self.splitting:
             yield More((task + 1_000, task + 2_000))
@@ -143,6 +146,7 @@ def _all(engine: HandOverEngine, work: Work[int], tasks: Tasks[int]) -> tuple[Co
         else:
             found[answer] += 1
             ran_on[tasks.ran_on] += 1
+    assert tasks.under_way == 0
     return found, ran_on
 
 
@@ -173,6 +177,7 @@ def test_every_task_has_its_answers_exactly_once(
     work = _Work(splitting, used, ready, ready_after)
     with ThreadPoolExecutor(len(sizes)) as runs:
         results = list(runs.map(lambda size: _all(engine, work, Tasks(range(size), expected=size)), sizes))
+    was_closed = spark.is_closed
     engine.close()
     for size, (found, ran_on) in zip(sizes, results, strict=True):
         split = [task for task in range(size) if task in splitting]
@@ -181,8 +186,12 @@ def test_every_task_has_its_answers_exactly_once(
         assert starts or set(ran_on) <= {"local"}
     assert used.most <= slots
     failed = any(failures[: spark.waves])
+    # A task that a thread has begun is not given to Spark too.
+    assert failed or Counter(work.begun) == sum((found for found, _ in results), Counter[int]())
     assert len(engine.remarks) <= 1
     assert not failed or "Spark was lost" in engine.remarks[0]
+    # Threads do the rest, and may need its memory for long.
+    assert was_closed == failed
     assert spark.is_closed or not (failed or spark.waves)
 
 
@@ -458,12 +467,12 @@ def test_the_end_of_a_run_ends_a_start_of_spark(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("engine", ["spark", "auto"])
 def test_a_required_spark_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
-    seen: list[str] = []
+    seen: list[object] = []
 
     class Watched(FakeSpark):
         @contextmanager
-        def watched(self) -> Iterator[None]:
-            seen.append("watched")
+        def watched(self, *, least: float) -> Iterator[None]:
+            seen.append(least)
             yield
 
         def warm_up(self, work: Any) -> None:
@@ -476,4 +485,4 @@ def test_a_required_spark_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch,
     assert wait_until(lambda: spark.now() is not None, SOON)
     spark.close()
     # With "auto", threads do the work meanwhile.
-    assert seen == (["watched", "warm"] if engine == "spark" else ["warm"])
+    assert seen == ([LEAST_SECONDS, "warm"] if engine == "spark" else ["warm"])

@@ -99,10 +99,31 @@ def test_java_hangs_while_spark_starts(tmp_path: Path, monkeypatch: pytest.Monke
         assert wait_until(partial(_has_ended, int(line)), 30)
 
 
-def test_options_of_java_are_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "echo 'Picked up JAVA_TOOL_OPTIONS: -Dtrust.password=s3cret' >&2; echo 'no license' >&2; exit 1"
-    message, _ = _start(tmp_path, monkeypatch, script)
-    assert message == "Spark failed to start: no license"
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("Picked up JAVA_TOOL_OPTIONS: -Dtrust.password=s3cret\nno license", "no license"),
+        ("Invalid heap size: -Xmxabc\nError: Could not create the Java Virtual Machine.", "Invalid heap size: -Xmxabc"),
+        (
+            'Exception in thread "main" java.lang.ExceptionInInitializerError\n\tat A.b(C:1)\n'
+            "Caused by: java.net.UnknownHostException: h: Name or service not known\n",
+            "java.net.UnknownHostException: h: Name or service not known",
+        ),
+    ],
+)
+def test_the_reason_in_what_java_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, reason: str
+) -> None:
+    (tmp_path / "written").write_text(f"{written}\n")
+    message, _ = _start(tmp_path, monkeypatch, f"cat {tmp_path}/written >&2; exit 1")
+    assert message == f"Spark failed to start: {reason}"
+
+
+def test_a_spark_home_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    message, cure = _start(tmp_path, monkeypatch, "exit 1")
+    assert str(tmp_path) in message
+    assert "unset SPARK_HOME" in cure
 
 
 @pytest.mark.parametrize(("name", "value"), [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "Connect")])

@@ -57,6 +57,11 @@ def test_a_job_with_progress_is_not_ended() -> None:
     with stalls.watched():
         time.sleep(0.6)
     stalls.close()
+    # The first job of a session has more time.
+    stalls = Stalls(0.02, warn=warnings.append, end=lambda: False)
+    with stalls.watched(least=SOON):
+        time.sleep(0.1)
+    stalls.close()
     assert not warnings
 
 

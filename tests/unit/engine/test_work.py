@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from trueup.engine.envelope import FINISHED, check_complete
 from trueup.engine.failures import REFUSED
 from trueup.engine.local import LocalEngine
+from trueup.engine.slots import Share
+from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Failure, Finished, Room, Tasks, perform, without_marks
 from trueup.errors import EngineError, QueryError
 
@@ -37,7 +41,7 @@ def test_a_task_without_an_end_is_an_error() -> None:
         found.extend(without_marks([2, Finished(), 2, Finished()], 1))
 
 
-def test_a_wave_without_the_end_of_a_task_is_an_error() -> None:
+def test_a_wave_without_the_end_of_a_task_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = pickle.dumps(2, pickle.HIGHEST_PROTOCOL)
     check_complete([answer, FINISHED, answer, answer, FINISHED], 2)
     with pytest.raises(EngineError, match="1 of 2 tasks did not finish"):
@@ -46,6 +50,11 @@ def test_a_wave_without_the_end_of_a_task_is_an_error() -> None:
         check_complete([answer, FINISHED, answer, FINISHED, answer, FINISHED], 2)
     with pytest.raises(EngineError, match="the executors have trueup"):
         check_complete([f"{REFUSED}have trueup 0.1".encode()], 2)
+    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    engine = SparkEngine(cast(Any, session), Share(fixed=1), owned=False)
+    monkeypatch.setattr(engine, "collected", lambda packed: [pa.array([answer, FINISHED, answer])])
+    with pytest.raises(EngineError, match="1 of 2 tasks did not finish"):
+        engine.wave(cast(Any, str), [[1, 2]], "")
 
 
 def test_threads_process_all_tasks_also_added_ones() -> None:

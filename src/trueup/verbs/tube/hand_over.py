@@ -69,6 +69,10 @@ class HandOverPipeline:
         """Start to write a batch."""
         return self._current.write(enriched)
 
+    def interrupt(self) -> None:
+        """End the running steps of the current pipeline."""
+        self._current.interrupt()
+
     def close(self) -> None:
         """Close the current pipeline."""
         self._current.close()

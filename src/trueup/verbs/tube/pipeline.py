@@ -121,6 +121,9 @@ class Pipeline(Limits, Protocol):
     def write(self, enriched: EnrichedBatch) -> Future[Outcome]:
         """Start to write a batch."""
 
+    def interrupt(self) -> None:
+        """End the running steps as far as possible, without their results; `close` must follow."""
+
     def close(self) -> None:
         """Wait for the running steps and close the connections."""
 
@@ -193,6 +196,9 @@ class LocalPipeline:
                 enriched.outcome.add(delivery)
             enriched.chunk_done()
         return enriched.outcome
+
+    def interrupt(self) -> None:
+        """Do nothing: threads cannot be ended."""
 
     def close(self) -> None:
         """Wait for the threads and close the copies of the sink; the caller closes the sink itself."""

@@ -175,6 +175,11 @@ class SparkPipeline:
             for partition, generation in self._generations:
                 check_generation(session, self._job.tube, partition, generation)
 
+    def interrupt(self) -> None:
+        """End the running wave, and a Spark of this job: a Java process that hangs would keep it for minutes."""
+        self._engine.interrupt()
+        self._engine.close()
+
     def close(self) -> None:
         """Wait for the running wave."""
         self._thread.shutdown(wait=True, cancel_futures=True)

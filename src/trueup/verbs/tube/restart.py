@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from trueup.capture.triggers import tubes
 from trueup.config.secrets import mask
-from trueup.engine.failures import known_error, uninterrupted
+from trueup.engine.failures import is_interrupted, known_error, uninterrupted
 from trueup.engine.lasting import LastingSpark
 from trueup.engine.slots import cores_here
 from trueup.engine.spark import SparkEngine
@@ -139,6 +139,11 @@ def _run_once(job: Job, spark: LastingSpark, copies: bytes) -> None:
         with suppress(Stopped):
             loop.run()
         job.summary.dead_letters = loop.letters.count
+    except BaseException as error:
+        if is_interrupted(error):
+            # The second signal: the batch is not waited for.
+            pipeline.interrupt()
+        raise
     finally:
         loop.control.close()
         # Writes must end before another worker, or this job again, takes the locks.

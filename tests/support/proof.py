@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,9 +23,18 @@ TABLES = """
 
 
 def prove_drift(
-    tube_db: TubeDatabase, address: str, options: Mapping[str, str], reports: Path, *, every_step: bool
+    tube_db: TubeDatabase,
+    address: str,
+    options: Mapping[str, str],
+    reports: Path,
+    *,
+    every_step: bool,
+    foreign: Callable[[str], object] | None = None,
 ) -> None:
-    """Deliver two tables, change the sink behind the back of the tube, and prove it: at every step, or at few."""
+    """Deliver two tables, change the sink behind the back of the tube, and prove it: at every step, or at few.
+
+    `foreign` stores a document with a key of the table things, as another program does.
+    """
     tube, run = tube_db.tube, tube_db.run
     run(TABLES)
     tube.attach("things", shard=0, predicate="name IS DISTINCT FROM 'hidden'")
@@ -67,6 +76,13 @@ def prove_drift(
     sink.close()
     if every_step:
         assert counts(prove()) == {"things": (1, 1, 1, 0), "parts": (0, 0, 1, 0)}
+    if foreign:
+        foreign("98")
+        proof = prove()
+        assert counts(proof) == {"things": (1, 1, 2, 0), "parts": (0, 0, 1, 0)}
+        assert "extra 98" in proof.as_text()
+        tube.touch("things", [98])
+        deliver()
     # Touches that are not delivered yet are no differences, and repair the sink when they are.
     run("UPDATE things SET name = 'new' WHERE id IN (2, 5); DELETE FROM things WHERE id = 7")
     proof = prove()

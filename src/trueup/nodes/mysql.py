@@ -16,6 +16,7 @@ from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, TrueupError
 from trueup.nodes.base import KeyBlocks, Moment, NodeColumn, NodeTable, Plan
+from trueup.nodes.key_numbers import text_of_number
 from trueup.nodes.sql import Dialect, SqlNode, text
 from trueup.rows.canonical import EPOCH_DAYS
 from trueup.rows.spec import ValueClass
@@ -129,14 +130,48 @@ class MySqlDialect(Dialect):
         return f"FROM_DAYS(TO_DAYS({source})) = DATE({source})"
 
     def _moment(self, source: str) -> str:
-        micros = f"TIMESTAMPDIFF(MICROSECOND, '2000-01-01 00:00:00', {source})"
-        known = f"IF({self._is_day(source)}, {self._int64(micros)}, NULL)"
+        known = f"IF({self._is_day(source)}, {self._int64(self._micros(source))}, NULL)"
         return f"COALESCE({known}, {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def _micros(self, source: str) -> str:
+        return f"TIMESTAMPDIFF(MICROSECOND, '2000-01-01 00:00:00', {source})"
 
     def _time(self, source: str) -> str:
         micros = self._int64(f"CAST(FLOOR(TIME_TO_SEC({source})) * 1000000 + MICROSECOND({source}) AS SIGNED)")
         known = f"IF({source} >= '00:00:00' AND {source} <= '24:00:00', {micros}, NULL)"
         return f"COALESCE({known}, {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def number(self, source: str, kind: ValueClass, type_name: str) -> str:
+        if kind == "decimal":
+            return f"FLOOR({source} + 0)" if type_name.startswith("bit") else f"FLOOR({source})"
+        if kind == "date":
+            return f"IF({self._is_day(source)}, TO_DAYS({source}) - {_TO_DAYS}, NULL)"
+        if kind in ("timestamp", "instant"):
+            return f"IF({self._is_day(source)}, {self._micros(source)}, NULL)"
+        if kind == "uuid":
+            # By its digits: MariaDB orders values of the type in another way.
+            digits = f"SUBSTRING(REPLACE(CAST({source} AS CHAR), '-', ''), 1, 16)"
+            return f"(CAST(CONV({digits}, 16, 10) AS UNSIGNED) >> 1)"
+        return source
+
+    def within(self, key: str, kind: ValueClass, type_name: str, start: int | None, end: int | None) -> str:
+        condition = super().within(key, kind, type_name, start, end)
+        if kind not in ("decimal", "date", "timestamp") or type_name.startswith("bit") or start is None:
+            return condition
+        # The same once more, so that an index is used.
+        tests = [condition]
+        for sign, number in ((">=", start), ("<", end)):
+            if number is not None and (literal := self._key_literal(kind, number)):
+                tests.append(f"{key} {sign} {literal}")
+        return f"({' AND '.join(tests)})"
+
+    def _key_literal(self, kind: ValueClass, number: int) -> str:
+        """Return the smallest value of a class with a number, if MySQL has it."""
+        text = text_of_number(kind, number)
+        if kind == "decimal":
+            return text
+        # Of four digits, because all others are years that MySQL does not have.
+        return f"'{text}'" if re.match(r"\d{4}-", text) and not text.endswith("BC") else ""
 
     def _float(self, source: str) -> str:
         """Return the bits of a double, computed as in `frame_columns`; MySQL has no infinite numbers."""

@@ -148,7 +148,8 @@ class PostgresNode:
     def key_blocks(self, plan: Plan, unit: int) -> KeyBlocks | None:
         """Return blocks by ranges of the first key column, if it has numbers that are spread evenly."""
         relation, kind = self._known, plan.columns[0].kind
-        if not plan.key or kind not in LIMITS or relation.native(plan, 0) != kind:
+        natives = (kind, "int") if kind == "decimal" else (kind,)
+        if not plan.key or kind not in LIMITS or relation.native(plan, 0) not in natives:
             return None
         ends = self._ends(relation, plan)
         rows = catalog.estimate_rows(self._control.connection, relation.source())

@@ -70,7 +70,11 @@ class Statements:
 
     def key(self, plan: Plan) -> sql.Composable:
         """Return the value of the first key column of which blocks by key are computed."""
-        return self.value(plan, 0) if plan.columns[0].kind == "int" else self.indexed(plan)
+        kind = plan.columns[0].kind
+        if kind == "decimal" != self.native(plan, 0):
+            # An integer that is a decimal elsewhere: floor() of an integer is a double.
+            return sql.SQL("{}::numeric").format(self.indexed(plan))
+        return self.value(plan, 0) if kind == "int" else self.indexed(plan)
 
     def digests(self, plan: Plan, conditions: Conditions) -> sql.Composed:
         """Return the statement of the digests: block, rows, rows without a key, sums of both halves."""

@@ -42,6 +42,11 @@ _SETTINGS = (
     "SET SESSION time_zone = '+00:00'",
     "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    # A smaller limit cuts results without an error.
+    "SET SESSION sql_select_limit = 18446744073709551615",
+    # A session waits while other nodes are read, and while its rows are compared.
+    "SET SESSION wait_timeout = 86400",
+    "SET SESSION net_write_timeout = 3600",
 )
 # Character sets whose characters all have a place in Unicode: the others have vendor characters that become "?".
 _LOSSLESS = ("utf8", "ucs2", "utf16", "utf32", "ascii", "latin1", "binary")

@@ -12,6 +12,7 @@ import pytest
 
 import trueup
 from support.fixtures import Databases
+from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
 from trueup.errors import TrueupError
 from trueup.nodes import parquet_parts
@@ -102,6 +103,20 @@ def test_settings_that_cut_results_of_clickhouse(pg: Database, tmp_path: Path) -
     backend.close()
     result = diff({"pg": pg.uri, "ch": f"chdb:{tmp_path}/ch?database=shop"}, key=["id"])
     assert (result.rows, result.pairs["pg/ch"].changed) == ({"pg": 3, "ch": 3}, 1)
+
+
+def test_settings_that_cut_results_of_mysql(maria: MariaDb) -> None:
+    for name in ("one", "two"):
+        maria.execute(f"CREATE OR REPLACE DATABASE {name}")
+        maria.execute(f"CREATE TABLE {name}.t (id int PRIMARY KEY, v int)")
+        maria.execute(f"INSERT INTO {name}.t SELECT seq, seq FROM seq_1_to_300")
+    maria.execute("UPDATE two.t SET v = 0 WHERE id = 7")
+    maria.execute("SET GLOBAL sql_select_limit = 1")
+    try:
+        result = diff({name: maria.uri.replace("/shop", f"/{name}") for name in ("one", "two")})
+    finally:
+        maria.execute(f"SET GLOBAL sql_select_limit = {2**64 - 1}")
+    assert (result.rows, result.pairs["one/two"].changed) == ({"one": 300, "two": 300}, 1)
 
 
 def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(

@@ -376,6 +376,15 @@ class MySqlNode(SqlNode):
             with suppress(Exception):
                 cursor.close()
 
+    def changed(self) -> str:
+        """Return that the consistent read was lost, if its session was."""
+        try:
+            if self._snapshot is not None:
+                self._snapshot.ping(reconnect=False)
+        except Exception:
+            return "the connection that holds the snapshot was lost"
+        return ""
+
     def end(self) -> None:
         """End the consistent read."""
         if self._snapshot is not None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import trueup
+from support import mariadb
 from support.fixtures import Databases
 from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
@@ -18,6 +19,7 @@ from trueup.errors import TrueupError
 from trueup.nodes import parquet_parts
 from trueup.nodes.block_digests import BlockDigests
 from trueup.testing.postgres import Database
+from trueup.verbs.compare.digests import all_digests
 
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"]}
 
@@ -117,6 +119,24 @@ def test_settings_that_cut_results_of_mysql(maria: MariaDb) -> None:
     finally:
         maria.execute(f"SET GLOBAL sql_select_limit = {2**64 - 1}")
     assert (result.rows, result.pairs["one/two"].changed) == ({"one": 300, "two": 300}, 1)
+
+
+def test_a_server_that_is_killed(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not mariadb.is_installed():
+        pytest.skip("MariaDB is not installed")
+    with mariadb.started(tmp_path / "maria") as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9))")
+        server.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+
+        def digests(*arguments: Any) -> Any:
+            computed = all_digests(*arguments)
+            server.stop()
+            return computed
+
+        monkeypatch.setattr("trueup.verbs.compare.run.all_digests", digests)
+        result = diff({"pg": pg.uri, "my": server.uri})
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    assert "node my: the connection that holds the snapshot was lost" in result.incomplete[0]
 
 
 def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(

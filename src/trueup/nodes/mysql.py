@@ -18,7 +18,7 @@ from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, Trueu
 from trueup.nodes.base import KeyBlocks, Moment, NodeColumn, NodeTable, Plan
 from trueup.nodes.key_numbers import text_of_number
 from trueup.nodes.sql import Dialect, SqlNode, text
-from trueup.rows.canonical import EPOCH_DAYS
+from trueup.rows.canonical import EPOCH_DAYS, decode_row, text_of
 from trueup.rows.spec import ValueClass
 
 _CLASSES: dict[str, ValueClass] = {
@@ -375,6 +375,16 @@ class MySqlNode(SqlNode):
         finally:
             with suppress(Exception):
                 cursor.close()
+
+    def narrowed(self, plan: Plan, keys: Sequence[bytes]) -> str:
+        """Return the values of an integer that is the first key column: an index has these, and no encoded keys."""
+        name, kind, type_name = self._first_key(plan)
+        if not plan.key or "int" not in type_name or kind not in ("int", "decimal"):
+            return ""
+        values = [text_of(kind, decode_row(key)[0] or b"") for key in keys]
+        # This column has no other numbers.
+        numbers = [value for value in values if re.fullmatch(r"-?\d+", value)]
+        return f" AND {name} IN ({', '.join(numbers)})" if numbers else ""
 
     def changed(self) -> str:
         """Return that the consistent read was lost, if its session was."""

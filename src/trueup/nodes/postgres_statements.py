@@ -128,10 +128,10 @@ class Statements:
         """Return the query of the rows whose encoded key is in a list."""
         key, row = self._encoded(plan)
         rows = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(key, row, self.source(), self.where(sql.SQL("true")))
-        first, kind = "", plan.columns[0].kind
-        if plan.key and kind == self.native(plan, 0) and kind in ARRAYS:
+        first, kind, native = "", plan.columns[0].kind, self.native(plan, 0)
+        if plan.key and native in ARRAYS and (kind == native or (kind, native) == ("decimal", "int")):
             first = self.indexed(plan).as_string(None)
-        return KeyQuery(rows.as_string(None), key.as_string(None), first, kind)
+        return KeyQuery(rows.as_string(None), key.as_string(None), first, kind, native)
 
     def ranges(self, plan: Plan, by_key: KeyBlocks, blocks: Collection[int]) -> list[Conditions]:
         """Return conditions on the first key column that select the rows of blocks, a few ranges each."""

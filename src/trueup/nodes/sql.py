@@ -231,10 +231,15 @@ class SqlNode(ABC):
     def _rows_of(self, plan: Plan, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
         key, row = self._encoded(plan)
         for start in range(0, len(keys), _KEYS):
-            listed = ", ".join(self.dialect.constant(one) for one in keys[start : start + _KEYS])
-            where = self._where(f"{key} IN ({listed})")
+            chosen = keys[start : start + _KEYS]
+            listed = ", ".join(self.dialect.constant(one) for one in chosen)
+            where = self._where(f"{key} IN ({listed}){self.narrowed(plan, chosen)}")
             query = f"SELECT {key} AS trueup_k, {row} AS trueup_v FROM {self.source}{where}"
             yield from self.query(query, fresh=True)
+
+    def narrowed(self, plan: Plan, keys: Sequence[bytes]) -> str:
+        """Return a condition for an index, to add to one that selects the rows with these encoded keys."""
+        return ""
 
     def changed(self) -> str:
         """Return an empty text: a snapshot does not change, and the report says if there is none."""

@@ -97,7 +97,8 @@ class PostgresNode:
         keys = tuple(key for key in table.keys if not {*key.columns} & {*self._options.columns}) if table else ()
         if table is None or query:
             table = replace(self._found_query(query), keys=keys)
-        relation = Statements(self.name, table, query)
+        version = self._control.connection.info.server_version
+        relation = Statements(self.name, table, query, hash=columns.hash_sql(version))
         relation = self._relation = replace(relation, filter=self._checked_filter(relation))
         shown = "query" if query else display_name(table.schema, table.name)
         described = tuple(

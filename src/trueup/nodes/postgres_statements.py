@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import sql
 
@@ -29,6 +29,7 @@ class Statements:
     query: str = ""
     # The condition of the user, and the one that guards it.
     filter: tuple[str, str] = ("", "")
+    hash: columns.HashSql = field(default_factory=lambda: columns.hash_sql(0))
 
     @property
     def is_view(self) -> bool:
@@ -79,13 +80,12 @@ class Statements:
     def digests(self, plan: Plan, conditions: Conditions) -> sql.Composed:
         """Return the statement of the digests: block, rows, rows without a key, sums of both halves."""
         by_key = isinstance(plan.blocks, KeyBlocks)
-        block = columns.block_of(plan.blocks, self.key(plan) if by_key else None)
+        block = self._block(plan)
         lacks_key = self._lacks_key(plan)
         without_key = sql.SQL("count(*) FILTER (WHERE lacks_key)" if lacks_key else "0::int8")
         # Of the first key column, computed below; of the hash, above: OFFSET 0 keeps it from being computed twice.
         return sql.SQL(
-            "SELECT {outer} AS block, count(*), {without_key}, sum((hash::bit(64))::int8)::text,"
-            " sum(((hash << 64)::bit(64))::int8)::text"
+            "SELECT {outer} AS block, count(*), {without_key}, sum({high})::text, sum({low})::text"
             " FROM (SELECT {inner}{lacks_key}{hash} AS hash FROM {source}{where} OFFSET 0) rows"
             " GROUP BY 1"
         ).format(
@@ -93,7 +93,9 @@ class Statements:
             inner=sql.SQL("{} AS block, ").format(block) if by_key else sql.SQL(""),
             without_key=without_key,
             lacks_key=sql.SQL("{} AS lacks_key, ").format(lacks_key) if lacks_key else sql.SQL(""),
-            hash=columns.hash_bits(self._encoded(plan)[1]),
+            high=sql.SQL(self.hash.halves[0]),
+            low=sql.SQL(self.hash.halves[1]),
+            hash=self.hash.of(self._encoded(plan)[1]),
             source=self.source(),
             where=self.where(*conditions),
         )
@@ -108,18 +110,18 @@ class Statements:
             return query.as_string(None)
         listed = sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))
         if isinstance(plan.blocks, KeyBlocks):
-            condition = sql.SQL("{} = {}").format(columns.block_of(plan.blocks, self.key(plan)), listed)
+            condition = sql.SQL("{} = {}").format(self._block(plan), listed)
             return self.rows(plan, [*conditions, condition])
         query = sql.SQL(
             "SELECT k, v FROM (SELECT k, v, {hash} AS hash FROM"
             " (SELECT {key} AS k, {row} AS v FROM {source}{where} OFFSET 0) r OFFSET 0) rows WHERE {block} = {listed}"
         ).format(
-            hash=columns.hash_bits(sql.SQL("v")),
+            hash=self.hash.of(sql.SQL("v")),
             key=key,
             row=row,
             source=self.source(),
             where=self.where(*conditions),
-            block=columns.block_of(plan.blocks, None),
+            block=self._block(plan),
             listed=listed,
         )
         return query.as_string(None)
@@ -149,6 +151,12 @@ class Statements:
             ranges[number : number + _RANGES_PER_STATEMENT] for number in range(0, len(ranges), _RANGES_PER_STATEMENT)
         ]
         return [[sql.SQL("({})").format(sql.SQL(" OR ").join(batch))] for batch in batches]
+
+    def _block(self, plan: Plan) -> sql.Composed:
+        """Return the number of the block of a row, of its first key column or of the column `hash`."""
+        if isinstance(plan.blocks, KeyBlocks):
+            return columns.block_of(plan.blocks, self.key(plan))
+        return self.hash.block(plan.blocks)
 
     def _column(self, plan: Plan, number: int) -> Column:
         column = self.table.column(plan.columns[number].on[self.node].name)

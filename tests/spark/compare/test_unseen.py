@@ -17,6 +17,7 @@ from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
 from trueup.errors import TrueupError
 from trueup.nodes import parquet_parts
+from trueup.nodes import postgres_columns as columns
 from trueup.nodes.block_digests import BlockDigests
 from trueup.testing.postgres import Database
 from trueup.verbs.compare.digests import all_digests
@@ -137,6 +138,20 @@ def test_a_server_that_is_killed(pg: Database, tmp_path: Path, monkeypatch: pyte
         result = diff({"pg": pg.uri, "my": server.uri})
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
     assert "node my: the connection that holds the snapshot was lost" in result.incomplete[0]
+
+
+def test_older_servers_compute_the_same_hashes(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pg.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(4, 900) g; CREATE TABLE k AS SELECT * FROM t")
+    rows = pg.execute("SELECT id, v FROM t")
+    written = pa.table({"id": [row[0] for row in rows], "v": [row[1] if row[0] != 7 else "other" for row in rows]})
+    pq.write_table(written, tmp_path / "x.parquet")
+    nodes = {"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}
+    for since in (columns.BYTES_SINCE, 999999):
+        monkeypatch.setattr(columns, "BYTES_SINCE", since)
+        # By ranges of the key, and by hash: a text has no number.
+        for table, key, found in (("t", ["id"], (1, 0)), ("k", ["v", "id"], (0, 1))):
+            counts = trueup.diff(table, nodes=nodes, key=key, recheck=0, engine="local").pairs["pg/lake"]
+            assert (counts.changed, counts.missing, counts.extra) == (found[0], found[1], found[1])
 
 
 def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(

@@ -24,8 +24,8 @@ from trueup.nodes.base import (
     merged,
 )
 from trueup.nodes.block_digests import BlockDigests
+from trueup.nodes.databases.spooled import spooled
 from trueup.nodes.probe import SAMPLES, expected
-from trueup.nodes.spooled import spooled
 from trueup.rows.canonical import FORMS, NULL, SEED
 from trueup.rows.spec import ValueClass
 

@@ -16,8 +16,8 @@ from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, TrueupError
 from trueup.nodes.base import KeyBlocks, Moment, NodeColumn, NodeTable, Plan
+from trueup.nodes.databases.sql import Dialect, SqlNode, text
 from trueup.nodes.key_numbers import text_of_number
-from trueup.nodes.sql import Dialect, SqlNode, text
 from trueup.rows.canonical import EPOCH_DAYS, decode_row, text_of
 from trueup.rows.spec import ValueClass
 

@@ -15,7 +15,7 @@ from trueup.config.model import Node
 from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
 from trueup.errors import CheckFailed, TrueupError
 from trueup.nodes.base import Moment, NodeColumn, NodeTable
-from trueup.nodes.sql import Dialect, SqlNode, text
+from trueup.nodes.databases.sql import Dialect, SqlNode, text
 from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, NAN
 from trueup.rows.spec import ValueClass
 

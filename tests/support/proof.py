@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,14 +18,23 @@ TABLES = """
                               jsonb_build_object('n', n), n / 3.0::float8 FROM generate_series(1, 40) n;
     INSERT INTO things VALUES (41, NULL, NULL, NULL, NULL, NULL), (42, 'hidden', 0, NULL, NULL, 'NaN');
     CREATE TABLE parts (a text, b numeric, note text, PRIMARY KEY (a, b));
-    INSERT INTO parts SELECT 'p' || n, n, 'x' FROM generate_series(1, 9) n;
+    INSERT INTO parts SELECT 'p' || n, n + 0.10, 'x' FROM generate_series(1, 9) n;
 """
 
 
 def prove_drift(
-    tube_db: TubeDatabase, address: str, options: Mapping[str, str], reports: Path, *, every_step: bool
+    tube_db: TubeDatabase,
+    address: str,
+    options: Mapping[str, str],
+    reports: Path,
+    *,
+    every_step: bool,
+    foreign: Callable[[str], object] | None = None,
 ) -> None:
-    """Deliver two tables, change the sink behind the back of the tube, and prove it: at every step, or at few."""
+    """Deliver two tables, change the sink behind the back of the tube, and prove it: at every step, or at few.
+
+    `foreign` stores a document with a key of the table things, as another program does.
+    """
     tube, run = tube_db.tube, tube_db.run
     run(TABLES)
     tube.attach("things", shard=0, predicate="name IS DISTINCT FROM 'hidden'")
@@ -61,23 +70,32 @@ def prove_drift(
         Document(things, 0, ("2",), "U", row),
         Document(things, 0, ("3",), "D", None),
         Document(things, 0, ("99",), "I", {**row, "id": 99}),
-        Document(parts, 9, ("p1", "1"), "I", {"a": "p1", "b": "1", "note": "moved"}),
+        Document(parts, 9, ("p1", "1.10"), "I", {"a": "p1", "b": "1.10", "note": "moved"}),
     ]
     sink.write(documents, mark=Mark(0, datetime(2020, 1, 1, tzinfo=timezone.utc)))
     sink.close()
     if every_step:
         assert counts(prove()) == {"things": (1, 1, 1, 0), "parts": (0, 0, 1, 0)}
+    if foreign:
+        foreign("98")
+        proof = prove()
+        assert counts(proof) == {"things": (1, 1, 2, 0), "parts": (0, 0, 1, 0)}
+        assert "extra 98" in proof.as_text()
+        tube.touch("things", [98])
+        deliver()
     # Touches that are not delivered yet are no differences, and repair the sink when they are.
     run("UPDATE things SET name = 'new' WHERE id IN (2, 5); DELETE FROM things WHERE id = 7")
+    # Comparisons print the key as 2.1.
+    run("UPDATE parts SET note = 'new' WHERE b = 2.10")
     proof = prove()
     assert (proof.verdict, proof.exit_code) == ("DIFFER", 1), proof.as_text()
-    assert counts(proof) == {"things": (1, 0, 1, 3), "parts": (0, 0, 1, 0)}
+    assert counts(proof) == {"things": (1, 0, 1, 3), "parts": (0, 0, 1, 1)}
     assert "missing 3" in proof.as_text()
     deliver()
     if every_step:
         assert counts(prove()) == {"things": (1, 0, 1, 0), "parts": (0, 0, 1, 0)}
     tube.touch("things", [3, 99])
-    tube.touch("parts", [("p1", "1")], shard=9)
+    tube.touch("parts", [("p1", "1.10")], shard=9)
     if every_step:
         assert prove().verdict == "MATCH"
     deliver()

@@ -34,6 +34,7 @@ from trueup.verbs.tube import letters
 from trueup.verbs.tube.letters import Letter
 from trueup.verbs.tube.model import Job, RunOptions, Summary
 from trueup.verbs.tube.restart import run_as_task
+from trueup.verbs.tube.target import Target, configured_target, last_target, not_known, recorded
 from trueup.verbs.tube_proof import run as tube_proof
 from trueup.verbs.tube_proof.model import TubeProof
 
@@ -262,7 +263,7 @@ class Tube:
 
     def run(
         self,
-        sink: Sink | str,
+        sink: Sink | str | None = None,
         *,
         sink_options: Mapping[str, str] | None = None,
         partitions: Sequence[int] = (),
@@ -280,13 +281,15 @@ class Tube:
     ) -> Summary:
         """Keep a sink in step with the tube until `stop` is set, or with `until_empty` until the tube is empty.
 
-        The sink is an object, an address, or the name of a node of the configuration. The job is recorded in the task
-        store. After an error or a kill, the pods that were not acknowledged stay in the tube. `spark` is by default the
-        section [spark] of the configuration: threads begin, and Spark takes over after `local_seconds`, or from the
-        first batch on if this program has a session or a master is configured.
+        The sink is an object, an address, or the name of a node of the configuration; by default the one of its section
+        [tube.NAME]. The job is recorded in the task store. After an error or a kill, the pods that were not
+        acknowledged stay in the tube. `spark` is by default the section [spark] of the configuration: threads begin,
+        and Spark takes over after `local_seconds`, or from the first batch on if this program has a session or a master
+        is configured.
         """
         config = self._config
-        opened = open_sink(sink, sink_options, nodes=config.nodes if config else {}) if isinstance(sink, str) else sink
+        target = self._target(sink, sink_options)
+        opened = self._open(target)
         try:
             options = RunOptions(
                 partitions=tuple(pods.partitions_to_hold(self.session, self.name, partitions)),
@@ -310,7 +313,7 @@ class Tube:
             )
             return run_as_task(
                 job,
-                sink_name=sink if isinstance(sink, str) else type(sink).__name__,
+                sink=recorded(target, self.session) if isinstance(target, Target) else {"sink": type(target).__name__},
                 task_db=task_db,
                 configured=config.tasks.task_db if config else "",
             )
@@ -319,7 +322,7 @@ class Tube:
 
     def prove(
         self,
-        sink: Sink | str,
+        sink: Sink | str | None = None,
         *,
         sink_options: Mapping[str, str] | None = None,
         max_diff_rows: int | None = None,
@@ -332,17 +335,21 @@ class Tube:
     ) -> TubeProof:
         """Compare the tables of the tube with a sink, which is named as for `run`; nothing is written to either.
 
+        Without one, it is the sink of the section [tube.NAME] of the configuration, else the one of the last run of
+        this tube that the task store has. Raises ConfigError if there is none, or if its password is not known.
+
         Keys that are in the tube are in flight, and not differences. Tables of a sink are compared by digests, each
         with a report as of `trueup.diff`; documents are read in batches. Raises ConfigError for a sink whose documents
         cannot be read.
         """
         config = self._config or Config()
-        opened = open_sink(sink, sink_options, nodes=config.nodes) if isinstance(sink, str) else sink
         changes = {"max_diff_rows": max_diff_rows, "recheck": recheck, "recheck_wait": recheck_wait}
         given: dict[str, Any] = {**changes, "report_dir": report_dir}
         given = {name: value for name, value in given.items() if value is not None}
-        try:
-            with TaskStore(task_db, configured=config.tasks.task_db) as store:
+        with TaskStore(task_db, configured=config.tasks.task_db) as store:
+            chosen = self._target(sink, sink_options, store)
+            opened = self._open(chosen)
+            try:
 
                 def compare(
                     table: TableRequest,
@@ -361,9 +368,29 @@ class Tube:
                     spark=spark or config.spark,
                     compare=compare,
                     dead_letters=len(self.dead_letters()),
+                    shown_sink=chosen.shown if isinstance(chosen, Target) else type(chosen).__name__,
                 )
-        finally:
-            opened.close()
+            finally:
+                opened.close()
+
+    def _target(
+        self, sink: Sink | str | None, options: Mapping[str, str] | None, store: TaskStore | None = None
+    ) -> Target | Sink:
+        """Return the sink: the given one, that of the configuration or, with a task store, that of the last run."""
+        if sink is not None:
+            return Target(sink, options or {}) if isinstance(sink, str) else sink
+        target = configured_target(self.name, self.config.path)
+        if target is None and store is not None:
+            target = last_target(self.name, self.session, store)
+        if target is None:
+            raise not_known(self.name)
+        return target.with_options(options)
+
+    def _open(self, sink: Target | Sink) -> Sink:
+        """Return a sink that connects in its `setup`."""
+        if not isinstance(sink, Target):
+            return sink
+        return open_sink(sink.address, sink.options, nodes=self._config.nodes if self._config else {})
 
     # Dead letters.
 

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 _SINK = (
     click.option(
         *("--to", "sink"),
-        required=True,
         metavar="SINK",
-        help="Address of the sink, or name of a node; ${VAR} is replaced.",
+        help="Address of the sink, or name of a node; ${VAR} is replaced. [default: to in [tube.NAME] of trueup.toml]",
     ),
     repeated("--option", "NAME=VALUE", "An option of the sink; can be repeated.", key="sink_options"),
     repeated(
@@ -52,7 +51,7 @@ _SINK = (
     PORT,
     ON,
 )
-def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **options: Any) -> int:
+def run(name: str, sink: str | None, until_empty: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Keep SINK in step with the tables of TUBE: read the current rows of touched keys, write them, acknowledge.
 
     It runs until it is stopped. After Ctrl-C or SIGTERM it finishes the batch and exits with code 0; a second signal
@@ -81,7 +80,7 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
         _stopping() as stop,
     ):
         summary = chosen.run(
-            interpolate(sink, os.environ, "--to"),
+            interpolate(sink, os.environ, "--to") if sink else None,
             sink_options=extra,
             partitions=_numbers(options.pop("partitions")),
             until_empty=until_empty,
@@ -106,8 +105,10 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
     shared("engine", "master", "remote", "quiet", "task_db"),
     ON,
 )
-def prove(name: str, sink: str, quiet: bool, as_json: bool, **options: Any) -> int:
+def prove(name: str, sink: str | None, quiet: bool, as_json: bool, **options: Any) -> int:
     """Compare the tables of TUBE with SINK: rows that are missing, changed, or should not be there.
+
+    Without --to and [tube.NAME], SINK is the one of the last `trueup tube run` that the task store has.
 
     Tables of PostgreSQL, ClickHouse, Delta and Parquet sinks are compared by digests, documents of Redis and search
     indexes are read in batches. Keys that are still in the tube are in flight. Nothing is written. Exit codes: 0 equal,
@@ -115,6 +116,7 @@ def prove(name: str, sink: str, quiet: bool, as_json: bool, **options: Any) -> i
 
     \b
     Examples:
+      trueup tube prove search
       trueup tube prove search --to https://search:9200/orders
       trueup tube prove copies --to n2 --option table=copy.orders --map id=order_id --map total=amount
       trueup tube prove lake --to delta:/lake --json
@@ -128,7 +130,11 @@ def prove(name: str, sink: str, quiet: bool, as_json: bool, **options: Any) -> i
     extra, spark = _sink_options(options), _spark_settings(options)
     with open_tube(name, options) as chosen, Shown(quiet=quiet) as progress:
         proof = chosen.prove(
-            interpolate(sink, os.environ, "--to"), sink_options=extra, spark=spark, progress=progress, **options
+            interpolate(sink, os.environ, "--to") if sink else None,
+            sink_options=extra,
+            spark=spark,
+            progress=progress,
+            **options,
         )
     show(asdict(proof), proof.as_text(), as_json=as_json, quiet=quiet)
     return proof.exit_code

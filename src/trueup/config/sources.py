@@ -29,7 +29,7 @@ FIXED: dict[str, type[DiffSettings] | type[SparkSettings] | type[TaskSettings] |
 }
 SECTIONS = ("nodes", "clusters", *FIXED)
 # Sections that a verb reads and checks itself.
-OF_VERBS = ("alerts", "compare", "difflog", "schedule")
+OF_VERBS = ("alerts", "compare", "difflog", "schedule", "tube")
 
 # Section -> key -> setting. The keys of [spark.conf] are in the section "spark.conf".
 Settings = dict[str, dict[str, Setting]]

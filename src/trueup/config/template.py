@@ -141,6 +141,13 @@ TEMPLATE = """\
 # The time zone of cron.
 #timezone = "UTC"
 
+# The sink of the tube "search", for `trueup tube run` and `trueup tube prove` without --to.
+#[tube.search]
+# Its address, or the name of a node.
+#to = "redis://:${REDIS_PASSWORD}@cache:6379/0"
+# Options of the sink, as --option and --map.
+#options = { mode = "set" }
+
 # Alerts of `trueup serve` and of commands. What raises them:
 #[alerts]
 # The verdict of a table is not MATCH.

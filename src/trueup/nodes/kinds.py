@@ -46,11 +46,11 @@ def open_node(node: Node, opening: Opening) -> ComparedNode:
         message = f"node {node.name}: types of expressions are not known on MySQL"
         raise ConfigError(message, cure="use a view")
     if node.kind == "mysql":
-        from trueup.nodes.mysql import MySqlNode
+        from trueup.nodes.databases.mysql import MySqlNode
 
         return MySqlNode(node, opening.table, opening.options.filter)
     if node.kind in ("clickhouse", "chdb"):
-        from trueup.nodes.clickhouse import open_clickhouse
+        from trueup.nodes.databases.clickhouse import open_clickhouse
 
         return open_clickhouse(node, opening.table, opening.options.filter, opening.options.columns)
     if opening.is_local:

@@ -97,7 +97,8 @@ class PostgresNode:
         keys = tuple(key for key in table.keys if not {*key.columns} & {*self._options.columns}) if table else ()
         if table is None or query:
             table = replace(self._found_query(query), keys=keys)
-        relation = Statements(self.name, table, query)
+        version = self._control.connection.info.server_version
+        relation = Statements(self.name, table, query, hash=columns.hash_sql(version))
         relation = self._relation = replace(relation, filter=self._checked_filter(relation))
         shown = "query" if query else display_name(table.schema, table.name)
         described = tuple(
@@ -148,7 +149,8 @@ class PostgresNode:
     def key_blocks(self, plan: Plan, unit: int) -> KeyBlocks | None:
         """Return blocks by ranges of the first key column, if it has numbers that are spread evenly."""
         relation, kind = self._known, plan.columns[0].kind
-        if not plan.key or kind not in LIMITS or relation.native(plan, 0) != kind:
+        natives = (kind, "int") if kind == "decimal" else (kind,)
+        if not plan.key or kind not in LIMITS or relation.native(plan, 0) not in natives:
             return None
         ends = self._ends(relation, plan)
         rows = catalog.estimate_rows(self._control.connection, relation.source())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ class KeyQuery:
     key: str
     first: str
     kind: ValueClass
+    # The class of the first column here: an integer may be compared as a decimal.
+    native: ValueClass
 
     def among(self, keys: Sequence[bytes]) -> str:
         """Return the query of the rows with these keys."""
@@ -91,10 +94,16 @@ class KeyQuery:
         if self.first:
             # Selects all rows with these keys, perhaps more, by an index.
             firsts = {text_of(self.kind, first) for key in keys if (first := decode_row(key)[0]) is not None}
-            # PostgreSQL has no such character.
-            listed = _array(sorted(text for text in firsts if "\0" not in text))
-            conditions.insert(0, f"{self.first} = ANY({listed}::{ARRAYS[self.kind]})")
+            listed = _array(sorted(text for text in firsts if self._can_have(text)))
+            conditions.insert(0, f"{self.first} = ANY({listed}::{ARRAYS[self.native]})")
         return " AND ".join([self.rows, *conditions])
+
+    def _can_have(self, text: str) -> bool:
+        """Return whether the first column can have a value."""
+        if self.native == self.kind:
+            # PostgreSQL has no such character.
+            return "\0" not in text
+        return re.fullmatch(r"-?\d+", text) is not None and -(2**63) <= int(text) < 2**63
 
 
 def _array(texts: Iterable[str]) -> str:

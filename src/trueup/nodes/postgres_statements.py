@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import sql
 
@@ -29,6 +29,7 @@ class Statements:
     query: str = ""
     # The condition of the user, and the one that guards it.
     filter: tuple[str, str] = ("", "")
+    hash: columns.HashSql = field(default_factory=lambda: columns.hash_sql(0))
 
     @property
     def is_view(self) -> bool:
@@ -70,18 +71,21 @@ class Statements:
 
     def key(self, plan: Plan) -> sql.Composable:
         """Return the value of the first key column of which blocks by key are computed."""
-        return self.value(plan, 0) if plan.columns[0].kind == "int" else self.indexed(plan)
+        kind = plan.columns[0].kind
+        if kind == "decimal" != self.native(plan, 0):
+            # An integer that is a decimal elsewhere: floor() of an integer is a double.
+            return sql.SQL("{}::numeric").format(self.indexed(plan))
+        return self.value(plan, 0) if kind == "int" else self.indexed(plan)
 
     def digests(self, plan: Plan, conditions: Conditions) -> sql.Composed:
         """Return the statement of the digests: block, rows, rows without a key, sums of both halves."""
         by_key = isinstance(plan.blocks, KeyBlocks)
-        block = columns.block_of(plan.blocks, self.key(plan) if by_key else None)
+        block = self._block(plan)
         lacks_key = self._lacks_key(plan)
         without_key = sql.SQL("count(*) FILTER (WHERE lacks_key)" if lacks_key else "0::int8")
         # Of the first key column, computed below; of the hash, above: OFFSET 0 keeps it from being computed twice.
         return sql.SQL(
-            "SELECT {outer} AS block, count(*), {without_key}, sum((hash::bit(64))::int8)::text,"
-            " sum(((hash << 64)::bit(64))::int8)::text"
+            "SELECT {outer} AS block, count(*), {without_key}, sum({high})::text, sum({low})::text"
             " FROM (SELECT {inner}{lacks_key}{hash} AS hash FROM {source}{where} OFFSET 0) rows"
             " GROUP BY 1"
         ).format(
@@ -89,7 +93,9 @@ class Statements:
             inner=sql.SQL("{} AS block, ").format(block) if by_key else sql.SQL(""),
             without_key=without_key,
             lacks_key=sql.SQL("{} AS lacks_key, ").format(lacks_key) if lacks_key else sql.SQL(""),
-            hash=columns.hash_bits(self._encoded(plan)[1]),
+            high=sql.SQL(self.hash.halves[0]),
+            low=sql.SQL(self.hash.halves[1]),
+            hash=self.hash.of(self._encoded(plan)[1]),
             source=self.source(),
             where=self.where(*conditions),
         )
@@ -104,18 +110,18 @@ class Statements:
             return query.as_string(None)
         listed = sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))
         if isinstance(plan.blocks, KeyBlocks):
-            condition = sql.SQL("{} = {}").format(columns.block_of(plan.blocks, self.key(plan)), listed)
+            condition = sql.SQL("{} = {}").format(self._block(plan), listed)
             return self.rows(plan, [*conditions, condition])
         query = sql.SQL(
             "SELECT k, v FROM (SELECT k, v, {hash} AS hash FROM"
             " (SELECT {key} AS k, {row} AS v FROM {source}{where} OFFSET 0) r OFFSET 0) rows WHERE {block} = {listed}"
         ).format(
-            hash=columns.hash_bits(sql.SQL("v")),
+            hash=self.hash.of(sql.SQL("v")),
             key=key,
             row=row,
             source=self.source(),
             where=self.where(*conditions),
-            block=columns.block_of(plan.blocks, None),
+            block=self._block(plan),
             listed=listed,
         )
         return query.as_string(None)
@@ -124,10 +130,10 @@ class Statements:
         """Return the query of the rows whose encoded key is in a list."""
         key, row = self._encoded(plan)
         rows = sql.SQL("SELECT {} AS k, {} AS v FROM {}{}").format(key, row, self.source(), self.where(sql.SQL("true")))
-        first, kind = "", plan.columns[0].kind
-        if plan.key and kind == self.native(plan, 0) and kind in ARRAYS:
+        first, kind, native = "", plan.columns[0].kind, self.native(plan, 0)
+        if plan.key and native in ARRAYS and (kind == native or (kind, native) == ("decimal", "int")):
             first = self.indexed(plan).as_string(None)
-        return KeyQuery(rows.as_string(None), key.as_string(None), first, kind)
+        return KeyQuery(rows.as_string(None), key.as_string(None), first, kind, native)
 
     def ranges(self, plan: Plan, by_key: KeyBlocks, blocks: Collection[int]) -> list[Conditions]:
         """Return conditions on the first key column that select the rows of blocks, a few ranges each."""
@@ -145,6 +151,12 @@ class Statements:
             ranges[number : number + _RANGES_PER_STATEMENT] for number in range(0, len(ranges), _RANGES_PER_STATEMENT)
         ]
         return [[sql.SQL("({})").format(sql.SQL(" OR ").join(batch))] for batch in batches]
+
+    def _block(self, plan: Plan) -> sql.Composed:
+        """Return the number of the block of a row, of its first key column or of the column `hash`."""
+        if isinstance(plan.blocks, KeyBlocks):
+            return columns.block_of(plan.blocks, self.key(plan))
+        return self.hash.block(plan.blocks)
 
     def _column(self, plan: Plan, number: int) -> Column:
         column = self.table.column(plan.columns[number].on[self.node].name)

@@ -7,7 +7,7 @@ crash, alone or together with others: writing it twice must have the same effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -171,3 +171,11 @@ class DocumentSink(Protocol):
 
     def differing(self, batch: Sequence[Document]) -> Mapping[Identity, str]:
         """Return the documents that are not as `write` would write them: missing, changed, or extra."""
+
+
+@runtime_checkable
+class ListingSink(Protocol):
+    """A sink of documents that also lists those that other programs have written under its names."""
+
+    def listed(self, table: str, shards: Shards) -> Iterator[Sequence[tuple[int, tuple[str, ...]]]]:
+        """Yield shard and key of all documents of a table, in pages and in any order; some may be yielded twice."""

@@ -21,7 +21,7 @@ from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks.base import Document, Identity, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.documents import JsonRows
 from trueup.sinks.http import HttpServer, exact_json
-from trueup.sinks.keys import Place, Template, fixed_shard, key_text
+from trueup.sinks.keys import NEWEST, Place, Template, fixed_shard, key_parts, key_text
 from trueup.sinks.options import Options
 
 _log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 # Maximum bytes of a document id.
 _LONGEST = 512
 _LARGEST_PAGE = 10_000
+_LISTED = 2_000
 MEMBERS: Mapping[str, Mapping[str, Any]] = {
     "trueup_table": {"type": "keyword"},
     "trueup_shard": {"type": "long"},
@@ -145,6 +146,28 @@ class BulkSink:
                 self._server.ask("POST", f"/{index}/_refresh").expect(200)
             places = self._page(index, filters, after, limit)
         return [(shard if fixed is None else fixed, key) for shard, key in places]
+
+    def listed(self, table: str, shards: Shards) -> Iterator[Sequence[Place]]:
+        """Search the documents of the table, and those without our members, whose ids are those of the table."""
+        after = None
+        while page := self.older(table, shards, *NEWEST, after, _LISTED):
+            yield page
+            after = page[-1][1]
+        index, source = self._tables[table]
+        query = {"bool": {"must_not": [{"exists": {"field": "trueup_table"}}]}}
+        # The first ones only: documents without a row are differences, however many there are.
+        body = {"size": _LISTED, "query": query, "sort": ["_doc"], "_source": False}
+        with self._errors():
+            hits = self._server.ask("POST", f"/{index}/_search", json.dumps(body).encode()).expect(200)["hits"]["hits"]
+        default, pattern = 0 if shards == "all" else next(iter(shards), 0), self._id.pattern(table)
+        found = [fields for hit in hits if (fields := pattern.fullmatch(hit["_id"]))]
+        places = [
+            (int(fields["shard"]) if "shard" in fields.groupdict() else default, key)
+            for fields in found
+            if (key := key_parts(fields["key"], len(source.key)))
+        ]
+        if places:
+            yield places
 
     def close(self) -> None:
         """Close the connection."""

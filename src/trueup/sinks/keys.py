@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TypeAlias
 
 from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks.base import Document, Shards, SinkDown, SourceTable
 
 Place: TypeAlias = "tuple[int, tuple[str, ...]]"
+# A pod and a time that all documents are older than.
+NEWEST = 2**63 - 1, datetime(9999, 1, 1, tzinfo=timezone.utc)
 
 
 def key_text(key: Sequence[str]) -> str:

@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from trueup.config.secrets import mask
 from trueup.errors import CheckFailed
 from trueup.sinks.base import Document, Identity, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.documents import JsonRows
-from trueup.sinks.keys import Place, Template, fixed_shard, is_older, key_parts, key_text
+from trueup.sinks.keys import NEWEST, Place, Template, fixed_shard, is_older, key_parts, key_text
 from trueup.sinks.options import Options
 from trueup.sinks.redis_client import parse_redis
 
@@ -147,6 +148,22 @@ class RedisSink:
                 return self._cached(table, shards, after, limit)
             return self._marked(table, shards, start_seq, started_at, after, limit)
 
+    def listed(self, table: str, shards: Shards) -> Iterator[Sequence[Place]]:
+        """Scan the names of all entries, because other programs set no marks.
+
+        Without a prefix, each entry of the database may be one of the table: then only those with marks are listed.
+        """
+        with self._errors():
+            if self._template.beginning(table):
+                names: Iterator[Place] = self._scanned(table, shards)
+                while page := list(islice(names, _PART)):
+                    yield page
+                return
+            after = None
+            while marked := self._marked(table, shards, *NEWEST, after, _PART):
+                yield marked
+                after = marked[-1][1]
+
     def close(self) -> None:
         """Close the connections."""
         if self._client is not None:
@@ -246,24 +263,31 @@ class RedisSink:
             edge = b"(" + members[-1]
 
     def _cached(self, table: str, shards: Shards, after: tuple[str, ...] | None, limit: int) -> list[Place]:
-        """Scan all keys for entries that match the template; return a page in the order of their texts."""
-        source, pattern = self._tables[table], self._template.pattern(table)
-        glob = re.sub(r"([*?\[\]\\])", r"\\\1", self._template.beginning(table)) + "*"
-        default = 0 if shards == "all" else next(iter(shards), 0)
+        """Return a page of all entries in the order of their texts."""
         shards_by_key: dict[tuple[str, ...], set[int]] = {}
-        client: Any = self._connected()
-        for name in client.scan_iter(match=glob, count=_PART):
-            fields = pattern.fullmatch(name.decode(errors="replace"))
-            key = key_parts(fields["key"], len(source.key)) if fields else None
-            if fields is None or key is None or (after is not None and key <= after):
+        for shard, key in self._scanned(table, shards):
+            if after is not None and key <= after:
                 continue
-            shard = int(fields["shard"]) if "shard" in fields.groupdict() else default
-            if not source.routed or shards == "all" or shard in shards:
-                shards_by_key.setdefault(key, set()).add(shard)
+            shards_by_key.setdefault(key, set()).add(shard)
             # Keep the first page only.
             if len(shards_by_key) > 4 * limit:
                 shards_by_key = {key: shards_by_key[key] for key in sorted(shards_by_key)[:limit]}
         return [(shard, key) for key in sorted(shards_by_key)[:limit] for shard in sorted(shards_by_key[key])]
+
+    def _scanned(self, table: str, shards: Shards) -> Iterator[Place]:
+        """Yield the entries whose names match the template; an entry may be yielded twice."""
+        source, pattern = self._tables[table], self._template.pattern(table)
+        glob = re.sub(r"([*?\[\]\\])", r"\\\1", self._template.beginning(table)) + "*"
+        default = 0 if shards == "all" else next(iter(shards), 0)
+        client: Any = self._connected()
+        for name in client.scan_iter(match=glob, count=_PART):
+            fields = pattern.fullmatch(name.decode(errors="replace"))
+            key = key_parts(fields["key"], len(source.key)) if fields else None
+            if fields is None or key is None:
+                continue
+            shard = int(fields["shard"]) if "shard" in fields.groupdict() else default
+            if not source.routed or shards == "all" or shard in shards:
+                yield shard, key
 
     def _connected(self) -> Client:
         if self._client is None:

@@ -15,7 +15,7 @@ from support.fixtures import Databases, Spark
 from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
 from trueup.errors import TrueupError
-from trueup.nodes.mysql import MySqlDialect
+from trueup.nodes.databases.mysql import MySqlDialect
 from trueup.rows.spec import ValueClass
 
 

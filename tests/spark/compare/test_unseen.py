@@ -11,12 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import trueup
+from support import mariadb
 from support.fixtures import Databases
+from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
 from trueup.errors import TrueupError
 from trueup.nodes import parquet_parts
+from trueup.nodes import postgres_columns as columns
 from trueup.nodes.block_digests import BlockDigests
 from trueup.testing.postgres import Database
+from trueup.verbs.compare.digests import all_digests
 
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"]}
 
@@ -102,6 +106,52 @@ def test_settings_that_cut_results_of_clickhouse(pg: Database, tmp_path: Path) -
     backend.close()
     result = diff({"pg": pg.uri, "ch": f"chdb:{tmp_path}/ch?database=shop"}, key=["id"])
     assert (result.rows, result.pairs["pg/ch"].changed) == ({"pg": 3, "ch": 3}, 1)
+
+
+def test_settings_that_cut_results_of_mysql(maria: MariaDb) -> None:
+    for name in ("one", "two"):
+        maria.execute(f"CREATE OR REPLACE DATABASE {name}")
+        maria.execute(f"CREATE TABLE {name}.t (id int PRIMARY KEY, v int)")
+        maria.execute(f"INSERT INTO {name}.t SELECT seq, seq FROM seq_1_to_300")
+    maria.execute("UPDATE two.t SET v = 0 WHERE id = 7")
+    maria.execute("SET GLOBAL sql_select_limit = 1")
+    try:
+        result = diff({name: maria.uri.replace("/shop", f"/{name}") for name in ("one", "two")})
+    finally:
+        maria.execute(f"SET GLOBAL sql_select_limit = {2**64 - 1}")
+    assert (result.rows, result.pairs["one/two"].changed) == ({"one": 300, "two": 300}, 1)
+
+
+def test_a_server_that_is_killed(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not mariadb.is_installed():
+        pytest.skip("MariaDB is not installed")
+    with mariadb.started(tmp_path / "maria") as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9))")
+        server.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+
+        def digests(*arguments: Any) -> Any:
+            computed = all_digests(*arguments)
+            server.stop()
+            return computed
+
+        monkeypatch.setattr("trueup.verbs.compare.run.all_digests", digests)
+        result = diff({"pg": pg.uri, "my": server.uri})
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    assert "node my: the connection that holds the snapshot was lost" in result.incomplete[0]
+
+
+def test_older_servers_compute_the_same_hashes(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pg.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(4, 900) g; CREATE TABLE k AS SELECT * FROM t")
+    rows = pg.execute("SELECT id, v FROM t")
+    written = pa.table({"id": [row[0] for row in rows], "v": [row[1] if row[0] != 7 else "other" for row in rows]})
+    pq.write_table(written, tmp_path / "x.parquet")
+    nodes = {"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}
+    for since in (columns.BYTES_SINCE, 999999):
+        monkeypatch.setattr(columns, "BYTES_SINCE", since)
+        # By ranges of the key, and by hash: a text has no number.
+        for table, key, found in (("t", ["id"], (1, 0)), ("k", ["v", "id"], (0, 1))):
+            counts = trueup.diff(table, nodes=nodes, key=key, recheck=0, engine="local").pairs["pg/lake"]
+            assert (counts.changed, counts.missing, counts.extra) == (found[0], found[1], found[1])
 
 
 def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(

@@ -366,7 +366,7 @@ DISTINCT = {"int2", "int4", "int8", "float4", "float8", "bpchar", "timestamptz",
 DISTINCT |= {"character varying", "double precision", "timestamp with time zone", "smallint", "boolean", "integer"}
 # Names of types of Spark, ClickHouse and MySQL.
 OTHER_SYSTEMS = {"engine/parquet_files.py", "verbs/difflog/clickhouse.py", "verbs/difflog/join.py"}
-OTHER_SYSTEMS |= {"nodes/delta.py", "nodes/frame_columns.py", "nodes/mysql.py", "nodes/parquet_parts.py"}
+OTHER_SYSTEMS |= {"nodes/delta.py", "nodes/frame_columns.py", "nodes/databases/mysql.py", "nodes/parquet_parts.py"}
 
 
 def test_no_other_module_lists_types() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 
 from trueup.capture.triggers import tubes
-from trueup.config.secrets import mask
 from trueup.engine.failures import is_interrupted, known_error, uninterrupted
 from trueup.engine.lasting import LastingSpark
 from trueup.engine.slots import cores_here
@@ -35,13 +34,13 @@ _RELOCK_SECONDS = 60.0
 _STABLE_SECONDS = 60.0
 
 
-def run_as_task(job: Job, *, sink_name: str, task_db: str | None, configured: str = "") -> Summary:
-    """Run a job and record it in the task store: who runs it, its progress, its result. A task may be stopped."""
+def run_as_task(job: Job, *, sink: Mapping[str, object], task_db: str | None, configured: str = "") -> Summary:
+    """Run a job and record it in the task store: who runs it, its sink, its progress, its result. It may be stopped."""
     request = {
         "tube": job.tube,
         "node": job.session.node.name,
-        "sink": mask(sink_name),
         "partitions": list(job.hold.partitions),
+        **sink,
     }
     with (
         TaskStore(task_db, configured=configured) as store,

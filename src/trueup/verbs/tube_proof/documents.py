@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
 from psycopg import sql
@@ -21,15 +20,14 @@ from trueup.config.settings import DiffSettings
 from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
 from trueup.db.reader import Reader
-from trueup.sinks.base import DocumentSink, Sink
+from trueup.sinks.base import DocumentSink, ListingSink, Shards, Sink
+from trueup.sinks.keys import NEWEST
 from trueup.verbs.tube_proof.flight import Flight
 from trueup.verbs.tube_proof.model import TableProof
 
 _PAGE = 2_000
 _BYTES = 32 * 1024 * 1024
 _EXAMPLES = 10
-# All documents are older.
-_LAST = 2**63 - 1, datetime(9999, 1, 1, tzinfo=timezone.utc)
 _APPLICATION = "trueup tube prove"
 
 
@@ -125,8 +123,12 @@ class DocumentProof:
     def _stored_keys(self) -> Iterator[list[tuple[int, Key]]]:
         """Yield shard and key of all documents of the sink."""
         after: tuple[str, ...] | None = None
-        shards = "all" if self.shape.shard_sql is not None else [self.shard]
-        while page := self.sink.older(self.shape.table, shards, *_LAST, after, _PAGE):  # type: ignore[arg-type]
+        shards: Shards = "all" if self.shape.shard_sql is not None else [self.shard]
+        if isinstance(self.sink, ListingSink):
+            for listed in self.sink.listed(self.shape.table, shards):
+                yield [(shard, self._place(key)) for shard, key in listed]
+            return
+        while page := self.sink.older(self.shape.table, shards, *NEWEST, after, _PAGE):
             yield [(shard, self._place(key)) for shard, key in page]
             after = page[-1][1]
 

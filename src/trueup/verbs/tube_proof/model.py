@@ -38,6 +38,8 @@ class TubeProof:
     tube: str
     tables: tuple[TableProof, ...]
     dead_letters: int = 0
+    # The address of the sink without passwords, and where it is from if the command did not name it.
+    sink: str = ""
     verdict: Verdict = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +53,7 @@ class TubeProof:
 
     def as_text(self) -> str:
         """Return the result as text."""
-        lines = [f"{self.verdict}: the sink of the tube {self.tube}"]
+        lines = [f"{self.verdict}: the sink of the tube {self.tube}" + (f" ({self.sink})" if self.sink else "")]
         for table in self.tables:
             lines.append(
                 f"  {table.table}: {table.verdict}, {table.rows:,} rows, {table.missing:,} missing,"

@@ -25,6 +25,7 @@ def prove(
     spark: SparkSettings,
     compare: Compare,
     dead_letters: int,
+    shown_sink: str,
 ) -> TubeProof:
     """Compare all attached tables of a tube with the sink; nothing is written."""
     info = tubes.find(session, tube)
@@ -46,7 +47,7 @@ def prove(
         except TrueupError as error:
             # The other tables are compared; this one is not proven.
             proofs.append(TableProof(shape.table, "INCOMPLETE", incomplete=(str(error),)))
-    return TubeProof(tube, tuple(proofs), dead_letters)
+    return TubeProof(tube, tuple(proofs), dead_letters, shown_sink)
 
 
 def _prove(session: Session, tube: str, shape: Shape, shard: int, sink: Sink, comparing: Comparing) -> TableProof:

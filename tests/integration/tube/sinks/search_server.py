@@ -56,10 +56,14 @@ def meets(row: dict[str, Any], query: dict[str, Any]) -> bool:
     (kind, inner), *_ = query.items()
     if kind == "bool":
         should = inner.get("should", [])
-        return all(meets(row, each) for each in inner.get("filter", [])) and (
-            not should or any(meets(row, each) for each in should)
+        return (
+            all(meets(row, each) for each in inner.get("filter", []))
+            and not any(meets(row, each) for each in inner.get("must_not", []))
+            and (not should or any(meets(row, each) for each in should))
         )
     (name, value), *_ = inner.items()
+    if kind == "exists":
+        return value in row
     if kind == "term":
         return bool(row.get(name) == value)
     if kind == "terms":
@@ -70,7 +74,7 @@ def meets(row: dict[str, Any], query: dict[str, Any]) -> bool:
 
 
 def search(index: str, body: dict[str, Any]) -> tuple[int, Any]:
-    names = [next(iter(each)) for each in body["sort"]]
+    names = [next(iter(each)) for each in body["sort"] if each != "_doc"]
     found = [(id_, row) for id_, row in INDEXES.get(index, {}).items() if meets(row, body["query"])]
     found.sort(key=lambda each: [each[1][name] for name in names])
     if edge := body.get("search_after"):
@@ -78,7 +82,7 @@ def search(index: str, body: dict[str, Any]) -> tuple[int, Any]:
     hits = [
         {
             "_id": id_,
-            "_source": {name: row[name] for name in body["_source"]},
+            "_source": {name: row[name] for name in body["_source"] or ()},
             "sort": [row[name] for name in names],
         }
         for id_, row in found[: body["size"]]

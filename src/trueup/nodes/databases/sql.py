@@ -24,8 +24,8 @@ from trueup.nodes.base import (
     merged,
 )
 from trueup.nodes.block_digests import BlockDigests
+from trueup.nodes.databases.spooled import spooled
 from trueup.nodes.probe import SAMPLES, expected
-from trueup.nodes.spooled import spooled
 from trueup.rows.canonical import FORMS, NULL, SEED
 from trueup.rows.spec import ValueClass
 
@@ -73,6 +73,10 @@ class Dialect(ABC):
         """Return the md5 of a string of bytes, as 32 digits in lower case."""
 
     @abstractmethod
+    def number(self, source: str, kind: ValueClass, type_name: str) -> str:
+        """Return the number of a value of a class, see `key_numbers`; NULL of a value that has none."""
+
+    @abstractmethod
     def divided(self, number: str, by: int) -> str:
         """Return the whole number of a division."""
 
@@ -92,16 +96,26 @@ class Dialect(ABC):
             parts.append(self.either(known, self.constant(number + NULL)))
         return self.concat(parts)
 
-    def block(self, blocks: Blocks, key: str, digest: str) -> str:
-        """Return the number of the block of a row."""
+    def block(self, blocks: Blocks, number: str, digest: str) -> str:
+        """Return the block of a row, from the number of its first key column or from its hash.
+
+        Values without a number are in the first block.
+        """
         if isinstance(blocks, HashBlocks):
             high = self.half(digest, 0)
             return self.divided(high, 2 ** (64 - blocks.bits)) if blocks.bits else "0"
-        inside = self.divided(f"({key} - ({blocks.low}))", blocks.width)
+        inside = self.divided(f"({number} - ({blocks.low}))", blocks.width)
         return (
-            f"CASE WHEN {key} < {blocks.low} THEN 0 WHEN {key} >= {blocks.end} THEN {blocks.count + 1}"
-            f" ELSE {inside} + 1 END"
+            f"CASE WHEN {number} IS NULL OR {number} < {blocks.low} THEN 0"
+            f" WHEN {number} >= {blocks.end} THEN {blocks.count + 1} ELSE {inside} + 1 END"
         )
+
+    def within(self, key: str, kind: ValueClass, type_name: str, start: int | None, end: int | None) -> str:
+        """Return whether the number of a key is in a range; without a start, also whether it has no number."""
+        number = self.number(key, kind, type_name)
+        tests = [f"{number} >= {start}"] * (start is not None) + [f"{number} < {end}"] * (end is not None)
+        inside = " AND ".join(tests) or "1 = 1"
+        return f"({inside})" if start is not None else f"({inside} OR {number} IS NULL)"
 
 
 class SqlNode(ABC):
@@ -154,12 +168,11 @@ class SqlNode(ABC):
 
     def digests(self, plan: Plan) -> BlockDigests:
         """Compute the digests of all blocks in one statement."""
-        key = self._first_key(plan)
         row = self._encoded(plan)[1]
         hashed = f"SELECT {self.dialect.md5(row)} AS trueup_h, {self._lacks_key(plan)} AS trueup_n"
         if isinstance(plan.blocks, KeyBlocks):
-            hashed += f", {self.dialect.block(plan.blocks, key, '')} AS trueup_b"
-            block = "trueup_b"
+            hashed += f", {self.dialect.number(*self._first_key(plan))} AS trueup_b"
+            block = self.dialect.block(plan.blocks, "trueup_b", "")
         else:
             block = self.dialect.block(plan.blocks, "", "trueup_h")
         high, low = self.dialect.half("trueup_h", 0), self.dialect.half("trueup_h", 1)
@@ -190,8 +203,11 @@ class SqlNode(ABC):
         # No name that a column may have: ClickHouse would use the alias instead of the column.
         selected = f"SELECT {key} AS trueup_k, {row} AS trueup_v"
         if isinstance(plan.blocks, KeyBlocks):
-            column = self._first_key(plan)
-            ranges = [self._range(column, plan.blocks, *run) for run in merged(blocks)]
+            key_column = self._first_key(plan)
+            ranges = [
+                self.dialect.within(*key_column, plan.blocks.range_of(first)[0], plan.blocks.range_of(last)[1])
+                for first, last in merged(blocks)
+            ]
             batches = [" OR ".join(ranges[start : start + _RANGES]) for start in range(0, len(ranges), _RANGES)]
             queries = [f"{selected} FROM {self.source}{self._where(one)}" for one in batches]
         else:
@@ -215,10 +231,15 @@ class SqlNode(ABC):
     def _rows_of(self, plan: Plan, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
         key, row = self._encoded(plan)
         for start in range(0, len(keys), _KEYS):
-            listed = ", ".join(self.dialect.constant(one) for one in keys[start : start + _KEYS])
-            where = self._where(f"{key} IN ({listed})")
+            chosen = keys[start : start + _KEYS]
+            listed = ", ".join(self.dialect.constant(one) for one in chosen)
+            where = self._where(f"{key} IN ({listed}){self.narrowed(plan, chosen)}")
             query = f"SELECT {key} AS trueup_k, {row} AS trueup_v FROM {self.source}{where}"
             yield from self.query(query, fresh=True)
+
+    def narrowed(self, plan: Plan, keys: Sequence[bytes]) -> str:
+        """Return a condition for an index, to add to one that selects the rows with these encoded keys."""
+        return ""
 
     def changed(self) -> str:
         """Return an empty text: a snapshot does not change, and the report says if there is none."""
@@ -240,13 +261,11 @@ class SqlNode(ABC):
         conditions = [f"(\n{self._filter}\n)"] * bool(self._filter) + [f"({condition})"] * bool(condition)
         return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
-    def _range(self, key: str, blocks: KeyBlocks, first: int, last: int) -> str:
-        start, end = blocks.range_of(first)[0], blocks.range_of(last)[1]
-        tests = [f"{key} >= {start}"] * (start is not None) + [f"{key} < {end}"] * (end is not None)
-        return f"({' AND '.join(tests)})" if tests else "(1 = 1)"
-
-    def _first_key(self, plan: Plan) -> str:
-        return self.dialect.name(plan.columns[0].on[self.name].name)
+    def _first_key(self, plan: Plan) -> tuple[str, ValueClass, str]:
+        """Return the first key column, its class and its type."""
+        first = plan.columns[0]
+        own = first.on[self.name]
+        return self.dialect.name(own.name), first.kind, own.type
 
     def _lacks_key(self, plan: Plan) -> str:
         names = [self.dialect.name(column.on[self.name].name) for column in plan.columns[: plan.key]]

@@ -16,8 +16,9 @@ from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, TrueupError
 from trueup.nodes.base import KeyBlocks, Moment, NodeColumn, NodeTable, Plan
-from trueup.nodes.sql import Dialect, SqlNode, text
-from trueup.rows.canonical import EPOCH_DAYS
+from trueup.nodes.databases.sql import Dialect, SqlNode, text
+from trueup.nodes.key_numbers import text_of_number
+from trueup.rows.canonical import EPOCH_DAYS, decode_row, text_of
 from trueup.rows.spec import ValueClass
 
 _CLASSES: dict[str, ValueClass] = {
@@ -41,6 +42,11 @@ _SETTINGS = (
     "SET SESSION time_zone = '+00:00'",
     "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    # A smaller limit cuts results without an error.
+    "SET SESSION sql_select_limit = 18446744073709551615",
+    # A session waits while other nodes are read, and while its rows are compared.
+    "SET SESSION wait_timeout = 86400",
+    "SET SESSION net_write_timeout = 3600",
 )
 # Character sets whose characters all have a place in Unicode: the others have vendor characters that become "?".
 _LOSSLESS = ("utf8", "ucs2", "utf16", "utf32", "ascii", "latin1", "binary")
@@ -129,14 +135,48 @@ class MySqlDialect(Dialect):
         return f"FROM_DAYS(TO_DAYS({source})) = DATE({source})"
 
     def _moment(self, source: str) -> str:
-        micros = f"TIMESTAMPDIFF(MICROSECOND, '2000-01-01 00:00:00', {source})"
-        known = f"IF({self._is_day(source)}, {self._int64(micros)}, NULL)"
+        known = f"IF({self._is_day(source)}, {self._int64(self._micros(source))}, NULL)"
         return f"COALESCE({known}, {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def _micros(self, source: str) -> str:
+        return f"TIMESTAMPDIFF(MICROSECOND, '2000-01-01 00:00:00', {source})"
 
     def _time(self, source: str) -> str:
         micros = self._int64(f"CAST(FLOOR(TIME_TO_SEC({source})) * 1000000 + MICROSECOND({source}) AS SIGNED)")
         known = f"IF({source} >= '00:00:00' AND {source} <= '24:00:00', {micros}, NULL)"
         return f"COALESCE({known}, {self._bytes(f'CAST({source} AS CHAR)')})"
+
+    def number(self, source: str, kind: ValueClass, type_name: str) -> str:
+        if kind == "decimal":
+            return f"FLOOR({source} + 0)" if type_name.startswith("bit") else f"FLOOR({source})"
+        if kind == "date":
+            return f"IF({self._is_day(source)}, TO_DAYS({source}) - {_TO_DAYS}, NULL)"
+        if kind in ("timestamp", "instant"):
+            return f"IF({self._is_day(source)}, {self._micros(source)}, NULL)"
+        if kind == "uuid":
+            # By its digits: MariaDB orders values of the type in another way.
+            digits = f"SUBSTRING(REPLACE(CAST({source} AS CHAR), '-', ''), 1, 16)"
+            return f"(CAST(CONV({digits}, 16, 10) AS UNSIGNED) >> 1)"
+        return source
+
+    def within(self, key: str, kind: ValueClass, type_name: str, start: int | None, end: int | None) -> str:
+        condition = super().within(key, kind, type_name, start, end)
+        if kind not in ("decimal", "date", "timestamp") or type_name.startswith("bit") or start is None:
+            return condition
+        # The same once more, so that an index is used.
+        tests = [condition]
+        for sign, number in ((">=", start), ("<", end)):
+            if number is not None and (literal := self._key_literal(kind, number)):
+                tests.append(f"{key} {sign} {literal}")
+        return f"({' AND '.join(tests)})"
+
+    def _key_literal(self, kind: ValueClass, number: int) -> str:
+        """Return the smallest value of a class with a number, if MySQL has it."""
+        text = text_of_number(kind, number)
+        if kind == "decimal":
+            return text
+        # Of four digits, because all others are years that MySQL does not have.
+        return f"'{text}'" if re.match(r"\d{4}-", text) and not text.endswith("BC") else ""
 
     def _float(self, source: str) -> str:
         """Return the bits of a double, computed as in `frame_columns`; MySQL has no infinite numbers."""
@@ -335,6 +375,25 @@ class MySqlNode(SqlNode):
         finally:
             with suppress(Exception):
                 cursor.close()
+
+    def narrowed(self, plan: Plan, keys: Sequence[bytes]) -> str:
+        """Return the values of an integer that is the first key column: an index has these, and no encoded keys."""
+        name, kind, type_name = self._first_key(plan)
+        if not plan.key or "int" not in type_name or kind not in ("int", "decimal"):
+            return ""
+        values = [text_of(kind, decode_row(key)[0] or b"") for key in keys]
+        # This column has no other numbers.
+        numbers = [value for value in values if re.fullmatch(r"-?\d+", value)]
+        return f" AND {name} IN ({', '.join(numbers)})" if numbers else ""
+
+    def changed(self) -> str:
+        """Return that the consistent read was lost, if its session was."""
+        try:
+            if self._snapshot is not None:
+                self._snapshot.ping(reconnect=False)
+        except Exception:
+            return "the connection that holds the snapshot was lost"
+        return ""
 
     def end(self) -> None:
         """End the consistent read."""

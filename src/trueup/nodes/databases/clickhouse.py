@@ -15,7 +15,7 @@ from trueup.config.model import Node
 from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
 from trueup.errors import CheckFailed, TrueupError
 from trueup.nodes.base import Moment, NodeColumn, NodeTable
-from trueup.nodes.sql import Dialect, SqlNode, text
+from trueup.nodes.databases.sql import Dialect, SqlNode, text
 from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, NAN
 from trueup.rows.spec import ValueClass
 
@@ -103,10 +103,9 @@ class ClickHouseDialect(Dialect):
             bits = self._number(f"reinterpretAsUInt64({number})", 16)
             return f"if(isNaN({number}), {self.constant(NAN)}, {bits})"
         if target == "date":
-            return self._number(f"toInt32(toInt32(toDate32({source})) - {EPOCH_DAYS})", 8)
+            return self._number(f"toInt32({self.number(source, target, type_name)})", 8)
         if target in ("timestamp", "instant"):
-            micros = f"toUnixTimestamp64Micro(toDateTime64({source}, 6, 'UTC'))"
-            return self._number(f"toInt64({micros} - {EPOCH_MICROS})", 16)
+            return self._number(f"toInt64({self.number(source, target, type_name)})", 16)
         if target == "uuid":
             return f"unhex(replaceAll(toString({source}), '-', ''))"
         if target == "char":
@@ -126,6 +125,23 @@ class ClickHouseDialect(Dialect):
             short = f"replaceRegexpOne({printed}, '\\\\.?0+$', '')"
             return f"concat({short}, '+00')" if native == "instant" else short
         return f"toString({source})"
+
+    def number(self, source: str, kind: ValueClass, type_name: str) -> str:
+        if kind == "decimal":
+            bare = bare_type(type_name)
+            if bare.startswith("Decimal"):
+                return f"toInt256(floor({source}))"
+            # Larger numbers have no sign in common with smaller ones; all of them are after the last block.
+            return f"toInt256(least({source}, toUInt256({10**30})))" if bare == "UInt256" else f"toInt256({source})"
+        if kind == "date":
+            return f"(toInt32(toDate32({source})) - {EPOCH_DAYS})"
+        if kind in ("timestamp", "instant"):
+            return f"(toUnixTimestamp64Micro(toDateTime64({source}, 6, 'UTC')) - {EPOCH_MICROS})"
+        if kind == "uuid":
+            # By its digits: ClickHouse orders values by their second half first.
+            digits = f"substring(replaceAll(toString({source}), '-', ''), 1, 16)"
+            return f"bitShiftRight(reinterpretAsUInt64(reverse(unhex({digits}))), 1)"
+        return source
 
     def literal(self, kind: ValueClass, sample: Any) -> tuple[str, str]:
         type_name = _LITERALS[kind]
@@ -156,7 +172,8 @@ class ClickHouseDialect(Dialect):
         return f"reinterpretAsUInt64(reverse(unhex(substring({digest}, {1 + 16 * number}, 16))))"
 
     def divided(self, number: str, by: int) -> str:
-        return f"intDiv({number}, {by})"
+        # A block has a small number, and Arrow has none of 256 bits.
+        return f"toInt64(intDiv({number}, {by}))"
 
 
 _FIRST_YEAR, _LAST_YEAR = 1900, 2299

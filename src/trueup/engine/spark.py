@@ -119,12 +119,18 @@ class SparkEngine:
         """Run one slice per deal; return the packed answers, in batches."""
         self.jobs += 1
         try:
-            with self.watched() as job, self._tagged(tag):
+            with self.watched() as job:
                 packed = Slice.of(work, deals, keep=keep, file=job.path)
+
+                def run_job() -> Sequence[Any]:
+                    # A tag is one of the thread.
+                    with self._tagged(tag):
+                        return self.collected(packed)
+
                 if self._owned and threading.current_thread() is threading.main_thread():
                     # After Ctrl-C, PySpark waits for the end of the job. A session of the program has its own handler.
-                    return call(lambda: self.collected(packed))
-                return self.collected(packed)
+                    return call(run_job)
+                return run_job()
         except EngineError:
             raise
         except KeyboardInterrupt:

@@ -187,6 +187,39 @@ def test_a_second_publisher_and_a_second_table_with_the_same_target(
     third.drop()
 
 
+@both_sources
+def test_a_subscription_of_another_publisher_is_another_writer(
+    copy: Copy, two_servers: tuple[Server, Server], changes: str
+) -> None:
+    """Also if it is not named which one is the syncer, and if the syncer is altered to replicate another database."""
+    third = two_servers[0].create_database(f"{copy.up.name}_third")
+    third.execute(f"{TABLE}; CREATE PUBLICATION p FOR TABLE t")
+    copy.both(TABLE)
+    second = f"{copy.down.name}_second"
+    copy.down.execute(f"CREATE SUBSCRIPTION {second} CONNECTION '{third.uri}' PUBLICATION p")
+    copy.replicate("t")
+    copy.start("public.*", **PROOF, changes=changes)
+    proven(copy)
+    assert copy.messages[0].endswith(f"applied by subscription {copy.down.name}")
+    third.execute("INSERT INTO t VALUES (5, 5)")
+    _until_errors(copy, {("t", "5", "extra")})
+    # The syncer itself is made to replicate the other database.
+    copy.down.execute(f"ALTER SUBSCRIPTION {second} DISABLE; ALTER SUBSCRIPTION {second} SET (slot_name = NONE)")
+    copy.down.execute(f"DROP SUBSCRIPTION {second}; ALTER SUBSCRIPTION {copy.down.name} DISABLE")
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} SET (slot_name = '{second}')")
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} CONNECTION '{third.uri}'")
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} ENABLE")
+    third.execute("INSERT INTO t VALUES (6, 6)")
+    copy.until(lambda: copy.down.execute("SELECT FROM t WHERE id = 6"))
+    copy.until(lambda: any(error.key == ("6",) for error in copy.errors()))
+    copy.stop()
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} DISABLE")
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} SET (slot_name = NONE)")
+    copy.up.execute(f"SELECT pg_drop_replication_slot('{copy.down.name}')")
+    third.execute(f"SELECT pg_drop_replication_slot('{second}')")
+    third.drop()
+
+
 @pytest.mark.parametrize("is_from_old", [True, False])
 def test_two_versions_of_the_server(is_from_old: bool, old_server: Server, two_servers: tuple[Server, Server]) -> None:
     """From 15 to the present version and back, both sources at the same time."""

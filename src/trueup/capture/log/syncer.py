@@ -118,6 +118,9 @@ def find_syncer(source: Connection, target: Connection, option: str, tables: Seq
     else:
         values = {"schemas": [table[0] for table in tables], "tables": [table[1] for table in tables]}
         rows = target.execute(statements["subscriptions"], values).fetchall()
+        # Positions of another publisher mean nothing here. A slot may have been renamed: then all are taken.
+        own = fed_by(source, subscription_versions(target, [int(row[1]) for row in rows]))
+        rows = [row for row in rows if int(row[1]) in own] or rows
     if rows:
         may_ask = bool(one_value(target.execute(statements["may_ask_origin"])))
         return Syncer("subscription", tuple(row[0] for row in rows), tuple(int(row[1]) for row in rows), 0.0, may_ask)
@@ -128,6 +131,22 @@ def find_syncer(source: Connection, target: Connection, option: str, tables: Seq
         ["the position of the target is unknown: no subscription and no single trueup sync fills these tables"],
         cure="name the syncer with --syncer: subscription:NAME, slot:NAME (on the source), sync:NAME, or lag:SECONDS",
     )
+
+
+# The subscriptions of a syncer: OID, slot, and the version of their row in the catalog.
+Versions = tuple[tuple[int, str | None, str], ...]
+
+
+def subscription_versions(target: Connection, oids: Sequence[int]) -> Versions:
+    """Return subscriptions, with another version after each alteration."""
+    rows = target.execute(_statements()["versions"], {"oids": list(oids)}).fetchall()
+    return tuple((int(oid), slot, str(version)) for oid, slot, version in rows)
+
+
+def fed_by(source: Connection, subscriptions: Versions) -> tuple[int, ...]:
+    """Return the OIDs of the subscriptions whose slot is in the source: others replicate another database."""
+    slots = {str(row[0]) for row in source.execute(_statements()["slots"]).fetchall()}
+    return tuple(oid for oid, slot, _ in subscriptions if slot in slots)
 
 
 def copying_tables(target: Connection) -> set[tuple[str, str]]:

@@ -16,10 +16,11 @@ from psycopg.rows import dict_row
 from trueup.capture.log.pgoutput import Change, Relation
 from trueup.capture.log.publications import read_published
 from trueup.capture.log.slot import flushed_position
-from trueup.capture.log.syncer import Syncer
+from trueup.capture.log.syncer import Syncer, Versions, fed_by, subscription_versions
 from trueup.db.connection import one_value
 from trueup.db.statements import load
 from trueup.verbs.validate.log import LogSource, target_side
+from trueup.verbs.validate.look import CatalogChanged
 from trueup.verbs.validate.meta import Stored
 from trueup.verbs.validate.plan import Pair
 from trueup.verbs.validate.proving.target_changes import Captured, find_target_pair, numbers_of
@@ -54,6 +55,8 @@ class TargetLog(LogSource):
     def __init__(self, sessions: Sessions, tables: Tables) -> None:
         super().__init__(sessions, tables, target_side)
         self._origins = SyncerOrigins()
+        self._syncer = Syncer("lag")
+        self._subscriptions: Versions = ()
         self._origin_names: frozenset[str] = frozenset()
         self._skipped = 0
         # Whether no trigger of the target could write in transactions of the syncer, when it was asked last.
@@ -65,8 +68,12 @@ class TargetLog(LogSource):
         """Open the slot on the target; create it and its publication at a new start."""
         self.prepare(stored)
         opened = self.open(stored)
-        names = [f"pg_{oid}" for oid in syncer.oids] if syncer.kind == "subscription" else []
-        self._origin_names = frozenset(names)
+        self._syncer = syncer
+        with self._sessions.target_errors():
+            self._subscriptions = subscription_versions(self._sessions.target, syncer.oids)
+        with self._sessions.source_errors():
+            own = fed_by(self._sessions.source, self._subscriptions)
+        self._origin_names = frozenset(f"pg_{oid}" for oid in own)
         self._origins = SyncerOrigins(last=self._origins.last)
         self._is_quiet = False
         problems = {name: Captured("", problem) for name, problem in self._problems.items()}
@@ -79,6 +86,9 @@ class TargetLog(LogSource):
             end = flushed_position(target)
             if end <= start:
                 return None
+            if subscription_versions(target, self._syncer.oids) != self._subscriptions:
+                # It may replicate another database now.
+                raise CatalogChanged("subscriptions of the target were altered")
             query = load("trueup.verbs.validate.proving", "target.sql")["may_write_more"]
             was_quiet, self._is_quiet = self._is_quiet, not one_value(target.execute(query))
         self._origins.names = self._origin_names if was_quiet and self._is_quiet else frozenset()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from trueup.capture.log.pgoutput import Relation
-from trueup.capture.log.syncer import Syncer
+from trueup.capture.log.syncer import Syncer, Versions, fed_by, subscription_versions
 from trueup.capture.triggers import tubes as tube_functions
 from trueup.capture.triggers.model import Attached
 from trueup.db.names import display_name
@@ -37,6 +37,9 @@ class TargetTube(TubeSource):
 
     def __init__(self, sessions: Sessions, tables: Tables) -> None:
         super().__init__(sessions, tables, target_tube)
+        self._syncer = Syncer("lag")
+        # The subscriptions of the syncer, and those of them that replicate the source.
+        self._subscriptions: Versions = ()
         self._syncers: list[int] = []
         # The tables of the target that need row triggers, by OID.
         self._by_row: frozenset[int] = frozenset()
@@ -45,7 +48,8 @@ class TargetTube(TubeSource):
 
     def begin(self, stored: Stored, syncer: Syncer) -> tuple[Opened, Mapping[str, Captured]]:
         """Open the change log on the target; create it at a new start."""
-        self._syncers = list(syncer.oids) if syncer.kind == "subscription" else []
+        self._syncer = syncer
+        self._look_at_subscriptions()
         self._by_row = self._find_by_row()
         opened = self.open(stored)
         self._failed = {
@@ -56,6 +60,7 @@ class TargetTube(TubeSource):
 
     def pull(self, start: int) -> Pulled | None:
         """Claim pods; raise CatalogChanged if other tables need row triggers now."""
+        self._look_at_subscriptions()
         if self._find_by_row() != self._by_row:
             raise CatalogChanged("subscriptions or partitions of the target were changed")
         return self.read(start, 0)
@@ -82,8 +87,16 @@ class TargetTube(TubeSource):
                 what = problem.partition(": run trueup")[0]
                 named[name] = Captured("", f"triggers on the target: {what}; the next start corrects it")
             elif text := coverage.captures.get(pair.target_name):
-                named[name] = Captured(text)
+                # What an altered subscription has applied may be of another database, and was not captured.
+                versions = " ".join(version for *_, version in self._subscriptions)
+                named[name] = Captured(f"{text} {versions}".rstrip())
         return named
+
+    def _look_at_subscriptions(self) -> None:
+        with self._sessions.target_errors():
+            self._subscriptions = subscription_versions(self._sessions.target, self._syncer.oids)
+        with self._sessions.source_errors():
+            self._syncers = list(fed_by(self._sessions.source, self._subscriptions))
 
     def _find_by_row(self) -> frozenset[int]:
         query = load("trueup.verbs.validate.proving", "target.sql")["by_row"]

@@ -155,7 +155,6 @@ class BulkSink:
             after = page[-1][1]
         index, source = self._tables[table]
         query = {"bool": {"must_not": [{"exists": {"field": "trueup_table"}}]}}
-        # The first ones only: documents without a row are differences, however many there are.
         body = {"size": _LISTED, "query": query, "sort": ["_doc"], "_source": False}
         with self._errors():
             hits = self._server.ask("POST", f"/{index}/_search", json.dumps(body).encode()).expect(200)["hits"]["hits"]
@@ -168,6 +167,11 @@ class BulkSink:
         ]
         if places:
             yield places
+        if len(hits) == _LISTED:
+            raise CheckFailed(
+                [f"index {index} has {_LISTED:,} documents of other programs, or more: not all were looked at"],
+                cure="delete them, or let the tube write to an index of its own",
+            )
 
     def close(self) -> None:
         """Close the connection."""

@@ -92,6 +92,8 @@ def many_text(summary: Mapping[str, Any], task_id: str) -> str:
     checked = sum(table["rows_checked"] for table in tables)
     lines += ["", f"  {counts}; {counted(checked, 'row')}, {summary['time_taken']:.1f} s"]
     lines += [f"  excluded: {', '.join(summary['skipped'])}"] if summary["skipped"] else []
+    certificates = Counter(table["certificate"] for table in tables if table.get("certificate"))
+    lines += [f"  {counted(number, 'table')}: {text}" for text, number in certificates.most_common()]
     lines += [f"  note: {remark}" for remark in summary["remarks"]]
     lines += [f"  {name}: {summary[name]}" for name in ("report", "page") if summary.get(name)]
     lines.append(f"  next: {_next(summary, tables, task_id)}")

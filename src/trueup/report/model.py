@@ -133,6 +133,8 @@ class TableOutcome:
     page: str = ""
     # Accepted differences of all pairs of nodes, not among `differences`.
     accepted: int = 0
+    # With --certify and the verdict MATCH: that a certificate was recorded, or why it was not.
+    certificate: str = ""
 
 
 @dataclass(frozen=True)

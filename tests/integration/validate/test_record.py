@@ -117,6 +117,10 @@ def test_runs_that_say_less_than_the_validation(copy: Copy, capfd: pytest.Captur
     capfd.readouterr()
     assert run(["check", "t", "--certify", "v", "--engine", "local", "--gentle", *arguments]) == 0
     assert "recorded as certificate of the validation v" in capfd.readouterr().out
+    assert run(["check", "--schema", "public", "--certify", "v", "--engine", "local", *arguments]) == 0
+    shown = capfd.readouterr().out
+    assert "1 table: recorded as certificate of the validation v" in shown
+    assert "1 table: no certificate was recorded: it is not a table of validation v" in shown
     assert _certificate(copy)["how"] == "check"
 
 

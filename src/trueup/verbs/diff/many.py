@@ -19,6 +19,7 @@ from trueup.engine.progress import Progress
 from trueup.errors import Interrupted
 from trueup.report.many import folder_of_run, summary_of, write_many
 from trueup.report.model import AGREED, ManyResult, TableOutcome
+from trueup.report.text import certified_lines
 from trueup.rows.request import TableRequest, request_again
 from trueup.store import COMPLETED, Task, TaskStore
 from trueup.task.nodes import open_nodes
@@ -159,6 +160,7 @@ def _known(table: str, task: Task, missing: tuple[str, ...]) -> TableOutcome:
         seconds=summary["time_taken"],
         task_id=task.task_id,
         accepted=sum(each["differences"] for each in summary.get("accepted", ())),
+        certificate="; ".join(certified_lines(summary.get("certified", {}))),
         report=task.diff_file_path,
         page=str(page) if page and page.exists() else "",
     )

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from trueup.capture.log.slot import lsn_text
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import ServerPosition, server_position
 from trueup.verbs.validate import pending
@@ -140,7 +141,7 @@ def _judged(status: Status, table: TableStatus, fence: Fence, suspects: int) -> 
     errors, ignored = table.errors.get("new", 0), table.errors.get("ignored", 0)
     verdict: Verdict = "INCOMPLETE" if reasons else "DIFFER" if errors else "ACCEPTED" if ignored else "MATCH"
     if errors:
-        reasons.append(f"{errors:,} rows differ: see trueup validate errors {status.name}")
+        reasons.append(f"errors: {counted(errors, 'row')}, see trueup validate errors {status.name}")
     certified_at = table.certificate["proven_at"] if table.certificate else None
     return TableProof(
         table.source, verdict, tuple(reasons), certified_at, table.oldest_block_at, errors, ignored, table.remarks

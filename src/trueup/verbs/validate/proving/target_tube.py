@@ -60,7 +60,7 @@ class TargetTube(TubeSource):
 
     def pull(self, start: int) -> Pulled | None:
         """Claim pods; raise CatalogChanged if other tables need row triggers now."""
-        self._look_at_subscriptions()
+        self._check_subscriptions()
         if self._find_by_row() != self._by_row:
             raise CatalogChanged("subscriptions or partitions of the target were changed")
         return self.read(start, 0)
@@ -75,6 +75,7 @@ class TargetTube(TubeSource):
 
     def captured(self) -> Mapping[str, Captured]:
         """Return nothing: the triggers were looked at after the mark of the read."""
+        self._check_subscriptions()
         return {}
 
     def _named(self, coverage: Coverage) -> dict[str, Captured]:
@@ -97,6 +98,11 @@ class TargetTube(TubeSource):
             self._subscriptions = subscription_versions(self._sessions.target, self._syncer.oids)
         with self._sessions.source_errors():
             self._syncers = list(fed_by(self._sessions.source, self._subscriptions))
+
+    def _check_subscriptions(self) -> None:
+        with self._sessions.target_errors():
+            if subscription_versions(self._sessions.target, self._syncer.oids) != self._subscriptions:
+                raise CatalogChanged("subscriptions of the target were altered")
 
     def _find_by_row(self) -> frozenset[int]:
         query = load("trueup.verbs.validate.proving", "target.sql")["by_row"]

@@ -35,7 +35,12 @@ class Hook(BaseHTTPRequestHandler):
         self.server.got.append(json.loads(body))  # type: ignore[attr-defined]
         self.server.login = self.headers["authorization"]  # type: ignore[attr-defined]
         self.send_response(self.server.answer)  # type: ignore[attr-defined]
-        self.send_header("location", "http://127.0.0.1:1/elsewhere")
+        self.send_header("location", "/elsewhere")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.got.append("redirected")  # type: ignore[attr-defined]
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
@@ -92,6 +97,19 @@ def seen(store: TaskStore, **more: Any) -> Seen:
 
 def alerts(store: TaskStore, *targets: Target, **settings: Any) -> Alerts:
     return Alerts(AlertSettings(targets=targets, **settings), store.path)
+
+
+def test_what_is_sent_and_logged_stays_with_its_target(
+    store: TaskStore, hook: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    compared(store, "orders", "DIFFER", count=9)
+    hook.answer = 302
+    assert alerts(store, Target("ops", webhook=hook.url)).process(seen(store)) == []
+    assert [message for message in hook.got if message == "redirected"] == []
+    # The driver names the path, which is the secret of a webhook.
+    assert alerts(store, Target("chat", webhook="http://127.0.0.1:1/T0/secret part")).process(seen(store)) == []
+    assert "cannot be reached" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_raised_changed_repeated_and_resolved(store: TaskStore, hook: Any) -> None:

@@ -236,6 +236,10 @@ def test_an_action_needs_the_form_of_the_page_and_is_recorded(store: TaskStore) 
         log = running.get("/actions", X_User="ann").text
         assert "ann" in log
         assert "pause" in log
+    with serving([store.path], proxy_header="X-User") as running:
+        assert 'name="csrf"' not in running.get(f"/tasks/{task.task_id}", X_User="ann").text
+        assert running.post("/actions", {**form, "action": "stop"}, X_User="ann").status == 405
+        assert store.wanted(task.task_id) == "pause"
 
 
 # Requests of scanners.

@@ -3,7 +3,7 @@
     .venv/bin/python bench/since_proof.py [--rows 2000000] [--times 3]
 
 Two servers of this machine with the same table, native replication between them, and a validation of both sides in a
-process of its own, whose scrub has made a certificate and is switched off then. 1 % of the rows is updated: a range of
+process of its own, whose certificate is that of a `check --certify`; there is no scrub. 1 % of the rows is updated: a range of
 neighbouring keys, then keys all over the table. Both commands take turns; the median of each is told. The time of
 `--since-proof` contains its markers and the wait for the validation; processor time is that of both servers and of the
 command, and does not depend on what else the machine does. Writes bench/RESULTS-since-proof.md.
@@ -106,13 +106,14 @@ def main() -> None:
         down.execute(f"CREATE SUBSCRIPTION big CONNECTION '{up.uri}' PUBLICATION big WITH (copy_data = false)")
         nodes = {"n1": up.uri, "n2": down.uri}
         validation = trueup.Validation("bench", nodes=nodes)
-        validation.create(
-            source="n1", target="n2", tables=["public.big"], both_sides=True, scrub_share=0.9, scrub_period=7 * 86400.0
-        )
+        validation.create(source="n1", target="n2", tables=["public.big"], both_sides=True, scrub_share=0.0)
         process = subprocess.Popen([sys.executable, "-c", RUN, up.uri, down.uri])
         try:
+            while validation.status().state != "running":
+                time.sleep(0.5)
+            certified = trueup.check("public.big", nodes=nodes, engine="local", certify="bench")
+            assert not certified.certified["reason"], certified
             wait_for_certificate(validation)
-            validation.update(scrub_share=0.0)
             lines = [measured("nothing", nodes, options.times)]
             first = rows // 2
             up.execute("UPDATE big SET price = 0 WHERE id BETWEEN %s AND %s", [first, first + rows // 100])

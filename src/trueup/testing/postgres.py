@@ -196,8 +196,10 @@ class Server:
     def stop(self, mode: str = "fast", timeout: float = 60) -> None:
         """Stop the server in order and keep the data. Does nothing if it is not running."""
         if self.running and self.pid is not None:
+            processes = with_children(self.pid)[:1]
             os.kill(self.pid, STOP_SIGNALS[mode])
-            if not wait_until(lambda: not self.running, timeout):
+            # The server removes its pid file some time before its process ends.
+            if not wait_until(lambda: not self.running and all(map(has_ended, processes)), timeout):
                 self.kill()
         self.pid = self._process = None
 

@@ -176,6 +176,10 @@ def test_what_happens_while_rows_are_compared(copy: Copy) -> None:
     copy.validation.restart(["public.t"])
     assert racing.record()
     copy.until(lambda: copy.status().tables[0].stage == "running" and _Racing(copy, spec).record() == "")
+    # As it is at the first start, before the first look.
+    copy.stop()
+    copy.down.execute("UPDATE trueup.validation SET servers = '{}'")
+    assert "has not looked at the table and its servers yet" in _Racing(copy, spec).record()
 
 
 @both_engines

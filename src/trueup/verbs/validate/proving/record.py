@@ -157,6 +157,8 @@ def _why_not(began: Began, now: Stored, table: Mapping[str, Any] | None, compare
         return f"it is not a table of validation {name}"
     if table["stage"] != "running" or table["rules"] is None:
         return f"validation {name} does not validate it: {table['reason'] or 'start the validation again'}"
+    if table["identity"] is None or not {"source", "target"} <= {*began.stored.servers}:
+        return f"validation {name} has not looked at the table and its servers yet; run the command again"
     if now.created_at != began.stored.created_at or now.settings != began.stored.settings:
         return f"the settings of validation {name} were changed while the rows were compared"
     if now.gap != began.stored.gap or _systems(now) != _systems(began.stored):

@@ -5,26 +5,15 @@ from __future__ import annotations
 import time
 
 from trueup.api.validate import Validation
-from trueup.db.statements import load
-from trueup.demo.background import DURABLE, TIMEOUT, in_background, wait_until
-from trueup.demo.validate import TABLE, Log, running, write
-from trueup.testing.postgres import Server
+from trueup.demo.background import TIMEOUT, in_background, wait_until
+from trueup.demo.validate import TABLE, Log, replicated, running, write
 from trueup.verbs.validate.proving.prove import Proof, proof_text
 from trueup.verbs.validate.status import status_text
 
 
 def run(*, rows: int, seconds: float, say: Log) -> list[Proof]:
     """Start two servers with native replication between them; return the proofs that were shown."""
-    statements = load("trueup.demo", "validate.sql")
-    with Server.start(name="n1", settings=DURABLE) as one, Server.start(name="n2", settings=DURABLE) as two:
-        up, down = one.database("postgres"), two.database("postgres")
-        say(f"two servers; {rows:,} rows of {TABLE}, replicated by a subscription of PostgreSQL")
-        up.execute(load("trueup.demo", "demo.sql")["create"])
-        down.execute(load("trueup.demo", "demo.sql")["create"])
-        up.execute(load("trueup.demo", "demo.sql")["load"], {"rows": rows})
-        up.execute(statements["publish"])
-        down.execute(f"CREATE SUBSCRIPTION demo CONNECTION '{up.uri}' PUBLICATION demo")
-        wait_until(lambda: not down.execute(statements["copying"]))
+    with replicated(rows, say) as (up, down):
         validation = Validation("demo", nodes={"n1": up.uri, "n2": down.uri})
         validation.create(
             source="n1", target="n2", tables=(TABLE,), check_interval=0.5, both_sides=True, scrub_share=0.0

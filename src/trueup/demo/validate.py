@@ -38,15 +38,7 @@ class Shown:
 def run(*, rows: int, seconds: float, say: Log) -> Shown:
     """Start two servers with native replication between them, and validate it."""
     statements = load("trueup.demo", "validate.sql")
-    with Server.start(name="n1", settings=DURABLE) as one, Server.start(name="n2", settings=DURABLE) as two:
-        up, down = one.database("postgres"), two.database("postgres")
-        say(f"two servers; {rows:,} rows of {TABLE}, replicated by a subscription of PostgreSQL")
-        up.execute(load("trueup.demo", "demo.sql")["create"])
-        down.execute(load("trueup.demo", "demo.sql")["create"])
-        up.execute(load("trueup.demo", "demo.sql")["load"], {"rows": rows})
-        up.execute(statements["publish"])
-        down.execute(f"CREATE SUBSCRIPTION demo CONNECTION '{up.uri}' PUBLICATION demo")
-        wait_until(lambda: not down.execute(statements["copying"]))
+    with replicated(rows, say) as (up, down):
         validation = Validation("demo", nodes={"n1": up.uri, "n2": down.uri})
         validation.create(
             source="n1",
@@ -74,6 +66,23 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
             # The writes have ended: no row of theirs is pending at the end.
             fence = validation.fence(timeout=TIMEOUT)
             return Shown(validation.status(), fence, errors)
+
+
+@contextmanager
+def replicated(rows: int, say: Log) -> Iterator[tuple[Database, Database]]:
+    """Start two servers and replicate a table between them; return their databases when it is copied."""
+    statements = load("trueup.demo", "validate.sql")
+    table = load("trueup.demo", "demo.sql")
+    with Server.start(name="n1", settings=DURABLE) as one, Server.start(name="n2", settings=DURABLE) as two:
+        up, down = one.database("postgres"), two.database("postgres")
+        say(f"two servers; {rows:,} rows of {TABLE}, replicated by a subscription of PostgreSQL")
+        up.execute(table["create"])
+        down.execute(table["create"])
+        up.execute(table["load"], {"rows": rows})
+        up.execute(statements["publish"])
+        down.execute(f"CREATE SUBSCRIPTION demo CONNECTION '{up.uri}' PUBLICATION demo")
+        wait_until(lambda: not down.execute(statements["copying"]))
+        yield up, down
 
 
 @contextmanager

@@ -27,7 +27,8 @@ class Copy:
         self.down = down
         self.name = "v"
         self.engine: Literal["local", "spark"] = "local"
-        self.meta = ""
+        # Named, because each call would look for the validation on both nodes.
+        self.meta = "n2"
         self.messages: list[str] = []
         self.ended: list[Any] = []
         self._thread: threading.Thread | None = None

@@ -149,7 +149,7 @@ class Validation:
         return settings
 
     def _refuse_other_home(self, target: str) -> None:
-        found, _ = find_validation(self.config, self.name)
+        found = find_validation(self.config, self.name)
         if found and target not in {node.name for node in found}:
             raise CheckFailed(
                 [f"validation {self.name} exists in the meta database on {found[0].name}"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,7 @@ from trueup.db.connection import Connection
 from trueup.db.database_identity import identity
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
-from trueup.db.node import connect, error_from_server
+from trueup.db.node import connect, error_from_server, pin
 from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.storable import with_storable
@@ -85,19 +85,27 @@ class Stored:
         return self.position is None or bool(self.gap and "to" not in self.gap)
 
 
+_NO_TIMEOUTS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+
+
 class Meta:
     """One session with the meta database, in autocommit; `transaction` groups statements."""
 
     def __init__(self, node: Node, *, application: str = "trueup validate", read_only: bool = False) -> None:
         self.node = node
         self.connection: Connection = connect(node, application=application, read_only=read_only)
-        self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
+        self.connection.execute(_NO_TIMEOUTS)
         try:
             with self.errors():
                 check_schema(self.connection, "trueup", node=node.name)
         except BaseException:
             self.connection.close()
             raise
+
+    def allow_writes(self) -> None:
+        """Let a session that was opened to read write as well."""
+        pin(self.connection, read_only=False)
+        self.connection.execute(_NO_TIMEOUTS)
 
     def close(self) -> None:
         """Close the session, which releases the lock of the validation."""
@@ -235,20 +243,24 @@ def open_meta(node: Node, *, read_only: bool = False) -> Iterator[Meta]:
 def meta_of(config: Config, name: str, meta_node: str = "", *, read_only: bool = False) -> Iterator[Meta]:
     """Open the meta database that stores a validation: on the given node, else on the only node that has it."""
     errors: list[str] = []
-    found = meta_nodes(config, meta_node)
-    if not meta_node:
-        found, errors = find_validation(config, name)
-    if len(found) > 1:
-        names = " and ".join(node.name for node in found)
-        raise CheckFailed(
-            [f"validation {name} exists in the meta databases on {names}: they are independent of each other"],
-            cure="name the node of its meta database with --meta",
-        )
-    if found:
-        with open_meta(found[0], read_only=read_only) as meta:
-            if not meta_node or (meta.exists() and meta.get(name) is not None):
-                yield meta
-                return
+    with ExitStack() as sessions:
+        if meta_node:
+            (node,) = meta_nodes(config, meta_node)
+            meta = sessions.enter_context(open_meta(node, read_only=read_only))
+            found = [meta] if _has(meta, name) else []
+        else:
+            found, errors = _metas_with(config, name, sessions)
+        if len(found) > 1:
+            names = " and ".join(meta.node.name for meta in found)
+            raise CheckFailed(
+                [f"validation {name} exists in the meta databases on {names}: they are independent of each other"],
+                cure="name the node of its meta database with --meta",
+            )
+        if found:
+            if not (meta_node or read_only):
+                found[0].allow_writes()
+            yield found[0]
+            return
     nodes = ", ".join(node.name for node in meta_nodes(config, meta_node))
     raise CheckFailed(
         [f"validation {name} does not exist on {nodes}" + (f" ({'; '.join(errors)})" if errors else "")],
@@ -256,21 +268,33 @@ def meta_of(config: Config, name: str, meta_node: str = "", *, read_only: bool =
     )
 
 
-def find_validation(config: Config, name: str) -> tuple[tuple[Node, ...], list[str]]:
-    """Return the nodes whose meta databases have a validation of this name, and the errors of those that do not answer.
+def find_validation(config: Config, name: str) -> tuple[Node, ...]:
+    """Return the nodes whose meta databases have a validation of this name; those that do not answer are left out."""
+    with ExitStack() as sessions:
+        return tuple(meta.node for meta in _metas_with(config, name, sessions)[0])
 
-    Names of nodes may stand for the same database.
+
+def _metas_with(config: Config, name: str, sessions: ExitStack) -> tuple[list[Meta], list[str]]:
+    """Open the meta databases that have a validation of this name; return also the errors of nodes that do not answer.
+
+    They can only be read. Names of nodes may stand for the same database, which is opened once.
     """
-    found: dict[str, Node] = {}
+    found: dict[str, Meta] = {}
     errors: list[str] = []
     for node in meta_nodes(config):
         try:
-            with open_meta(node, read_only=True) as meta:
-                if meta.exists() and meta.get(name) is not None:
-                    found.setdefault(identity(meta.connection), node)
+            with ExitStack() as opened:
+                meta = opened.enter_context(open_meta(node, read_only=True))
+                if _has(meta, name) and (database := identity(meta.connection)) not in found:
+                    found[database] = meta
+                    sessions.push(opened.pop_all())
         except TrueupError as error:
             errors.append(str(error))
-    return tuple(found.values()), errors
+    return list(found.values()), errors
+
+
+def _has(meta: Meta, name: str) -> bool:
+    return meta.exists() and meta.get(name) is not None
 
 
 def meta_nodes(config: Config, meta_node: str = "") -> tuple[Node, ...]:

@@ -366,8 +366,9 @@ def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineEr
             cure="check the log of the system for the reason, often too little memory, then JAVA_HOME (17 or newer) and"
             " the [spark] settings, or use --engine local",
         )
-    cure = "check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local"
-    if isinstance(error, OSError) and os.environ.get("SPARK_HOME"):
+    home = "SPARK_HOME, " if os.environ.get("SPARK_HOME") else ""
+    cure = f"check {home}JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local"
+    if home and isinstance(error, OSError):
         cure = "unset SPARK_HOME, or set it to the folder of a Spark, or use --engine local"
     return kind(mask(f"Spark failed to start: {reason or text}"), cure=cure)
 
@@ -377,7 +378,7 @@ _RAISED = re.compile(r"^: \S+", re.MULTILINE)
 # Warnings are no reason, and what Java adds to each reason is none either. The last one is what the script prints if
 # the launcher was killed.
 _NOISE = re.compile(
-    r"$|at |WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
+    r"$|at |WARNING:|(NOTE: )?Picked up \w+: |\[\S+\]\[warning\]"
     r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting (default|Spark) log level|To adjust logging"
     r"|An error occurred while calling |\S+ \S+ ERROR SparkContext: Error initializing"
     r"|Suppressed: |Error: (Could not create the Java|A fatal exception has|A JNI error has)|Error occurred during init"

@@ -90,3 +90,17 @@ def test_a_different_python_is_reported(spark: Spark, monkeypatch: pytest.Monkey
 def test_any_other_failure_is_reported(spark: Spark, workers_with: Callable[[str], None]) -> None:
     workers_with("import trueup.engine.envelope as it; it.freeze_imports = lambda: 1 / 0")
     assert _error(spark).message == "the Spark job failed: ZeroDivisionError: division by zero"
+
+
+def _pyspark_file(task: int, room: Room) -> Iterator[str]:
+    import pyspark
+
+    yield str(pyspark.__file__)
+
+
+def test_workers_use_the_compiled_pyspark(spark: Spark) -> None:
+    """The zip file that Spark puts before it has no compiled modules: each process would compile them."""
+    import pyspark
+
+    found = list(SparkEngine(spark, Share(), owned=False).run(_pyspark_file, Tasks([1])))
+    assert found == [pyspark.__file__]

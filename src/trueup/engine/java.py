@@ -184,9 +184,9 @@ def _wrapped(home: Path, version: str) -> Path:
     wrapper = _private_folder() / f"java-{name}"
     for folder in (wrapper, wrapper / "bin"):
         folder.mkdir(mode=0o700, exist_ok=True)
-    _write(wrapper / "bin" / "java", script, 0o700)
+    write_script(wrapper / "bin" / "java", script)
     # Without a list of modules, so that this home is not wrapped again.
-    _write(wrapper / "release", f'JAVA_VERSION="{version}"\n{_RUNTIME}="{home}"\n', 0o600)
+    write_script(wrapper / "release", f'JAVA_VERSION="{version}"\n{_RUNTIME}="{home}"\n', 0o600)
     return wrapper
 
 
@@ -200,7 +200,7 @@ def _private_folder() -> Path:
     return temporary
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def write_script(path: Path, text: str, mode: int = 0o700) -> None:
     """Replace the file atomically: another process may be starting it."""
     with contextlib.suppress(OSError):
         if path.read_text() == text and stat.S_IMODE(path.stat().st_mode) == mode:

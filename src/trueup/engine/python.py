@@ -5,13 +5,19 @@ In a virtual environment that is not activated, that is another Python, which do
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup import __version__
+from trueup.engine.cache import cache_folder
+from trueup.engine.java import can_be_passed, write_script
 from trueup.errors import EngineError
 
 if TYPE_CHECKING:
@@ -19,7 +25,49 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DEFAULT = "python3"
+_CHOICES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _CHECK_SECONDS = 60
+# Removes the zip files of PySpark and of py4j, in this order; Spark may add them twice. What follows them stays.
+_WRAPPER = """#!/bin/sh
+while case ${{PYTHONPATH-}} in */py4j-*-src.zip:*) ;; *) false ;; esac; do
+    PYTHONPATH=${{PYTHONPATH#*/py4j-*-src.zip:}}
+done
+export PYTHONPATH
+exec {python} "$@"
+"""
+
+
+def compiled_python() -> str:
+    """Return the path of a script that starts this Python with its own PySpark; '' if that may not be the right one.
+
+    Spark puts a zip file with the same modules before it, and no process can keep what it has compiled of them: each
+    one would compile them again.
+    """
+    import pyspark
+
+    own = Path(pyspark.__file__)
+    # The scripts of another Spark may have another PySpark, and another Python may have none.
+    is_chosen = any(os.environ.get(name, sys.executable) != sys.executable for name in _CHOICES)
+    is_chosen |= ".zip" in os.environ.get("PYTHONPATH", "")
+    if is_chosen or Path(os.environ.get("SPARK_HOME") or own.parent) != own.parent or _found_by_python() != str(own):
+        return ""
+    text = _WRAPPER.format(python=shlex.quote(sys.executable))
+    # Not a temporary file: these are removed after some days, and Spark may run for weeks.
+    folder = cache_folder()
+    if folder is None or not can_be_passed(folder):
+        return ""
+    path = folder / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    with suppress(OSError):
+        write_script(path, text)
+    # Not on a disk without the right to execute files.
+    return str(path) if os.access(path, os.X_OK) else ""
+
+
+def _found_by_python() -> str:
+    """Return the file of PySpark that a new process of this Python finds; this one may have found another by itself."""
+    code = "import importlib.util; print(importlib.util.find_spec('pyspark').origin)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def use_this_python(session: SparkSession) -> None:

@@ -27,6 +27,7 @@ from trueup.engine.jvm import (
     why_ended,
 )
 from trueup.engine.launch import Launch
+from trueup.engine.python import compiled_python
 from trueup.engine.scratch import ScratchFolder, closing_on_error
 from trueup.errors import EngineError
 
@@ -273,6 +274,7 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    python = ""
     with closing(ScratchFolder("trueup-spark-")) as folder:
         log = folder.path / "jvm.log"
         with open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
@@ -281,9 +283,10 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
                 if SparkContext._gateway is None:
                     files = ScratchFolder(_FILES)
                     settings = _with_sockets(settings, files.path)
+                    python = compiled_python() if is_here(master) else ""
                     options = f"{_temporary(files.path)} {options}".strip()
                     is_local = master.startswith("local")
-                    prepared = _start_settings(folder.path, settings, options, is_local=is_local)
+                    prepared = _start_settings(folder.path, settings, options, python, is_local=is_local)
                     # The log of the JVM is shown only if it fails to start.
                     with closing_on_error(files), prepared, launch.recorded():
                         gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
@@ -297,7 +300,7 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
                 raise failure from RuntimeError(text)
     log_accumulator_errors(context)
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
-    context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
+    context.pythonExec = settings.get("spark.pyspark.python", python or context.pythonExec)
     return SparkSession(context)
 
 
@@ -317,7 +320,9 @@ def _with_sockets(settings: Mapping[str, str], folder: Path) -> Mapping[str, str
 
 
 @contextmanager
-def _start_settings(folder: Path, settings: Mapping[str, str], options: str, *, is_local: bool) -> Iterator[None]:
+def _start_settings(
+    folder: Path, settings: Mapping[str, str], options: str, python: str, *, is_local: bool
+) -> Iterator[None]:
     """Let spark-submit read the settings from a private file: every user can read the command line of a process."""
     path = folder / "spark.properties"
     lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()]
@@ -331,7 +336,10 @@ def _start_settings(folder: Path, settings: Mapping[str, str], options: str, *, 
     arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
     # The address of Spark's page, which asks for no password: other machines must not reach it.
     address = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK} if is_local else {}
-    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options, MALLOC_ARENA_MAX=arenas, **address):
+    # Java starts this Python to look data sources up.
+    pythons = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python) if python else {}
+    variables = {"PYSPARK_SUBMIT_ARGS": arguments, "SPARK_SUBMIT_OPTS": options, "MALLOC_ARENA_MAX": arenas}
+    with _variables(**variables, **address, **pythons):
         yield
 
 
@@ -366,8 +374,9 @@ def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineEr
             cure="check the log of the system for the reason, often too little memory, then JAVA_HOME (17 or newer) and"
             " the [spark] settings, or use --engine local",
         )
-    cure = "check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local"
-    if isinstance(error, OSError) and os.environ.get("SPARK_HOME"):
+    home = "SPARK_HOME, " if os.environ.get("SPARK_HOME") else ""
+    cure = f"check {home}JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local"
+    if home and isinstance(error, OSError):
         cure = "unset SPARK_HOME, or set it to the folder of a Spark, or use --engine local"
     return kind(mask(f"Spark failed to start: {reason or text}"), cure=cure)
 
@@ -377,7 +386,7 @@ _RAISED = re.compile(r"^: \S+", re.MULTILINE)
 # Warnings are no reason, and what Java adds to each reason is none either. The last one is what the script prints if
 # the launcher was killed.
 _NOISE = re.compile(
-    r"$|at |WARNING:|Picked up \w+: |\[\S+\]\[warning\]"
+    r"$|at |WARNING:|(NOTE: )?Picked up \w+: |\[\S+\]\[warning\]"
     r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting (default|Spark) log level|To adjust logging"
     r"|An error occurred while calling |\S+ \S+ ERROR SparkContext: Error initializing"
     r"|Suppressed: |Error: (Could not create the Java|A fatal exception has|A JNI error has)|Error occurred during init"

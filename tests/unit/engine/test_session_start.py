@@ -103,6 +103,7 @@ def test_java_hangs_while_spark_starts(tmp_path: Path, monkeypatch: pytest.Monke
     ("written", "reason"),
     [
         ("Picked up JAVA_TOOL_OPTIONS: -Dtrust.password=s3cret\nno license", "no license"),
+        ("NOTE: Picked up JDK_JAVA_OPTIONS: -Dtrust.password=s3cret\nno license", "no license"),
         ("Invalid heap size: -Xmxabc\nError: Could not create the Java Virtual Machine.", "Invalid heap size: -Xmxabc"),
         (
             'Exception in thread "main" java.lang.ExceptionInInitializerError\n\tat A.b(C:1)\n'
@@ -124,6 +125,16 @@ def test_a_spark_home_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     message, cure = _start(tmp_path, monkeypatch, "exit 1")
     assert str(tmp_path) in message
     assert "unset SPARK_HOME" in cure
+
+
+def test_the_spark_of_spark_home_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "spark-submit").write_text("#!/bin/sh\necho no license >&2; exit 1\n")
+    (tmp_path / "bin" / "spark-submit").chmod(0o700)
+    message, cure = _start(tmp_path, monkeypatch, "exit 1")
+    assert message == "Spark failed to start: no license"
+    assert "check SPARK_HOME" in cure
 
 
 @pytest.mark.parametrize(("name", "value"), [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "Connect")])

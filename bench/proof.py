@@ -1,12 +1,13 @@
 """What a proof that keeps itself current costs, and how fast it answers.
 
     .venv/bin/python bench/proof.py [--rows 10000000] [--rate 5000] [--seconds 60] [--share 0.05]
-                                    [--parts prove,sides,scrub]
+                                    [--parts prove,sides,scrub,share] [--syncer subscription|sync]
+                                    [--source log|changelog]
 
-Two servers of this machine with PostgreSQL's own replication between them. (1) A table is scrubbed once; then 1 % of its
+Two servers of this machine with PostgreSQL's own replication, or `trueup sync`, between them. (1) A table is scrubbed once; then 1 % of its
 rows are updated at random keys, and when the subscription has applied the last one, `prove` is called. (2) At a rate of
 changes, the CPU time of the validation process and of both servers, without a validation, with a validation of the
-source, and with one of both sides; no scrub. (3) With the scrub at its share and without a pause, the part of the
+source, and with one of both sides; no scrub. The rate is the one that the writer has reached. (3) With the scrub at its share and without a pause, the part of the
 time that blocks took, and the latency of single-row updates of a client, in turns with and without the scrub.
 Adds to bench/RESULTS-proof.md.
 """
@@ -29,6 +30,7 @@ import psutil
 import psycopg
 from machine import machine, server_seconds
 
+from trueup.api.sync import Sync
 from trueup.api.validate import Validation
 from trueup.testing.postgres import Database, Server
 from trueup.verbs.validate.proving.scrub import Scrubber
@@ -42,8 +44,10 @@ BATCH = 100
 class Bench:
     """The servers, and what was measured."""
 
-    def __init__(self, up: Database, down: Database, servers: tuple[Server, Server]) -> None:
+    def __init__(self, up: Database, down: Database, servers: tuple[Server, Server], syncer: str, source: str) -> None:
         self.up, self.down, self.servers = up, down, servers
+        self.syncer, self.source = syncer, source
+        self.written = 0
         self.lines: list[str] = []
 
     def say(self, text: str) -> None:
@@ -55,14 +59,40 @@ class Bench:
     def validation(self, name: str, **settings: Any) -> Validation:
         """Create a validation of the table."""
         validation = Validation(name, nodes={"n1": self.up.uri, "n2": self.down.uri})
-        validation.create(source="n1", target="n2", tables=("public.load",), scrub_period=0.0, **settings)
+        validation.create(
+            source="n1", target="n2", tables=("public.load",), changes=self.source, scrub_period=0.0, **settings
+        )
         return validation
 
     def applied(self) -> bool:
         """Return whether the subscription has applied everything."""
         end = self.up.execute("SELECT pg_current_wal_lsn()")[0][0]
+        if self.syncer == "sync":
+            return self.down.execute("SELECT source_lsn >= %s FROM trueup.sync_mark", [end]) == [(True,)]
         query = "SELECT replay_lsn >= %s FROM pg_stat_replication WHERE application_name = 'bench'"
         return self.up.execute(query, [end]) == [(True,)]
+
+
+@contextmanager
+def replicating(bench: Bench) -> Iterator[None]:
+    """Replicate the table with the syncer of the run."""
+    if bench.syncer == "subscription":
+        bench.up.execute("CREATE PUBLICATION bench FOR TABLE load")
+        bench.down.execute(f"CREATE SUBSCRIPTION bench CONNECTION '{bench.up.uri}' PUBLICATION bench")
+        until(lambda: not bench.down.execute("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'"))
+        yield
+        return
+    sync = Sync("n1", "n2", nodes={"n1": bench.up.uri, "n2": bench.down.uri}, engine="local")
+    sync.start()
+    nodes = ["--node", f"n1={bench.up.uri}", "--node", f"n2={bench.down.uri}"]
+    command = [sys.executable, "-m", "trueup", "sync", "run", "--from", "n1", "--to", "n2", "--follow"]
+    process = subprocess.Popen([*command, *nodes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: bench.down.execute("SELECT 1 FROM trueup.sync_mark"))
+        yield
+    finally:
+        sync.stop()
+        process.wait()
 
 
 @contextmanager
@@ -134,19 +164,20 @@ def write(bench: Bench, rows: int, rate: int, stop: threading.Event) -> None:
                 "UPDATE load SET price = price + 1 WHERE id BETWEEN %s AND %s", [first, first + BATCH - 1]
             )
             done += BATCH
+            bench.written = done
 
 
-def load_cpu(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> tuple[float, float]:
-    """Return the CPU of the validation and of the servers, as shares of one core, under load."""
+def load_cpu(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> tuple[float, float, float]:
+    """Return the CPU of the validation and of the servers, as shares of one core, and the rate of changes."""
     stop = threading.Event()
     writer = threading.Thread(target=write, args=(bench, rows, rate, stop))
 
-    def measure(process: psutil.Process | None) -> tuple[float, float]:
+    def measure(process: psutil.Process | None) -> tuple[float, float, float]:
         time.sleep(5)
-        before, own = servers_cpu(bench), cpu(process) if process else 0.0
+        before, own, written, start = servers_cpu(bench), cpu(process) if process else 0.0, bench.written, time.time()
         time.sleep(seconds)
-        used = (cpu(process) if process else 0.0) - own
-        return used / seconds, (servers_cpu(bench) - before) / seconds
+        used, passed = (cpu(process) if process else 0.0) - own, time.time() - start
+        return used / passed, (servers_cpu(bench) - before) / passed, (bench.written - written) / passed
 
     writer.start()
     try:
@@ -156,6 +187,9 @@ def load_cpu(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> t
         validation = bench.validation(kind, **settings)
         with running(bench, validation) as process:
             found = measure(process)
+        status = validation.status()
+        if kind == "both":
+            bench.say(f"- changes of the target: {status.target_others:,} compared, {status.target_applied:,} not")
         validation.delete()
         return found
     finally:
@@ -166,12 +200,14 @@ def load_cpu(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> t
 
 def both_sides(bench: Bench, rows: int, rate: int, seconds: float) -> None:
     """Compare the CPU of a one-sided and a two-sided validation."""
-    _, idle = load_cpu(bench, rows, rate, seconds, "none")
+    _, idle, made = load_cpu(bench, rows, rate, seconds, "none")
+    bench.say(f"- {made:,.0f} changes/s, no validation: servers {idle:.2f} cores")
     results = {kind: load_cpu(bench, rows, rate, seconds, kind) for kind in ("one", "both")}
-    costs = {kind: (own, own + servers - idle) for kind, (own, servers) in results.items()}
+    costs = {kind: (own, own + servers - idle) for kind, (own, servers, _) in results.items()}
     for kind, (own, total) in costs.items():
         name = {"one": "source only", "both": "both sides"}[kind]
-        bench.say(f"- {rate:,} changes/s, {name}: process {own:.2f} cores, with its part of the servers {total:.2f}")
+        made = results[kind][2]
+        bench.say(f"- {made:,.0f} changes/s, {name}: process {own:.2f} cores, with its part of the servers {total:.2f}")
     ratio = [both / one for one, both in zip(costs["one"], costs["both"], strict=True)]
     bench.say(f"- both sides : source only = {ratio[0]:.2f} (process), {ratio[1]:.2f} (with the servers)")
 
@@ -232,21 +268,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--share", type=float, default=0.05)
     parser.add_argument("--parts", default="prove,sides,scrub")
+    parser.add_argument("--syncer", choices=("subscription", "sync"), default="subscription")
+    parser.add_argument("--source", choices=("log", "changelog"), default="log")
     options = parser.parse_args()
     with Server.start(name="up", settings=SETTINGS) as one, Server.start(name="down", settings=SETTINGS) as two:
-        bench = Bench(one.database("postgres"), two.database("postgres"), (one, two))
+        up, down = one.database("postgres"), two.database("postgres")
+        bench = Bench(up, down, (one, two), options.syncer, options.source)
         bench.up.execute(TABLE)
         bench.down.execute(TABLE)
         bench.up.execute(FILL.format(options.rows))
-        bench.up.execute("CREATE PUBLICATION bench FOR TABLE load")
-        bench.down.execute(f"CREATE SUBSCRIPTION bench CONNECTION '{bench.up.uri}' PUBLICATION bench")
-        until(lambda: not bench.down.execute("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'"))
-        if "prove" in options.parts:
-            prove(bench, options.rows)
-        if "sides" in options.parts:
-            both_sides(bench, options.rows, options.rate, options.seconds / 2)
-        if "scrub" in options.parts:
-            scrub(bench, options.rows, options.seconds, options.share)
+        parts = options.parts.split(",")
+        with replicating(bench):
+            if "prove" in parts:
+                prove(bench, options.rows)
+            if "sides" in parts:
+                both_sides(bench, options.rows, options.rate, options.seconds / 2)
+            if "scrub" in parts:
+                scrub(bench, options.rows, options.seconds, options.share)
     text = "\n".join(["", machine(), "", f"`{' '.join(sys.argv)}`", "", *bench.lines, ""])
     results = Path(__file__).with_name("RESULTS-proof.md")
     before = results.read_text(encoding="utf-8") if results.exists() else "# Results: proof\n"

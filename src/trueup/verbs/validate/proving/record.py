@@ -159,6 +159,10 @@ def _why_not(began: Began, now: Stored, table: Mapping[str, Any] | None, compare
         return f"validation {name} does not validate it: {table['reason'] or 'start the validation again'}"
     if table["identity"] is None or not {"source", "target"} <= {*began.stored.servers}:
         return f"validation {name} has not looked at the table and its servers yet; run the command again"
+    if (began.stored.syncer or 0) < (began.stored.position or 0):
+        # What it still applies of them is not judged.
+        what = f"the syncer has not applied all changes from before the start of validation {name} yet"
+        return f"{what}; run the command again when the validation has read changes"
     if now.created_at != began.stored.created_at or now.settings != began.stored.settings:
         return f"the settings of validation {name} were changed while the rows were compared"
     if now.gap != began.stored.gap or _systems(now) != _systems(began.stored):

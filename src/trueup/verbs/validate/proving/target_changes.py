@@ -31,8 +31,16 @@ class TargetChanges(Protocol):
     # Why a certificate is void whose table was not captured without interruption.
     interrupted: str
 
-    def begin(self, stored: Stored, syncer: Syncer) -> tuple[Opened, Mapping[str, Captured]]:
-        """Open the sessions and create what captures changes; raise SlotLost if changes were lost."""
+    @property
+    def skips_applied(self) -> bool:
+        """Whether changes of the syncer are recognized, so that no key of them is reported."""
+        ...
+
+    def begin(self, stored: Stored, syncer: Syncer, position: int) -> tuple[Opened, Mapping[str, Captured]]:
+        """Open the sessions and create what captures changes; raise SlotLost if changes were lost.
+
+        `position` is that of the source, before which the validation reads no changes any more.
+        """
         ...
 
     def close(self) -> None:

@@ -7,8 +7,8 @@
 Two servers of this machine with PostgreSQL's own replication, or `trueup sync`, between them. (1) A table is scrubbed once; then 1 % of its
 rows are updated at random keys, and when the subscription has applied the last one, `prove` is called. (2) At a rate of
 changes, the CPU time of the validation process and of both servers, without a validation, with a validation of the
-source, and with one of both sides; no scrub. The rate is the one that the writer has reached. (3) With the scrub at its share and without a pause, the part of the
-time that blocks took, and the latency of single-row updates of a client, in turns with and without the scrub.
+source, and with one of both sides; no scrub. The rate is the one that the writer has reached. (3) With the scrub at its share and without a pause, the latency of single-row updates of
+a client, in turns with and without the scrub; (4, `share`) the part of the time that blocks took.
 Adds to bench/RESULTS-proof.md.
 """
 
@@ -39,6 +39,7 @@ TABLE = "CREATE TABLE load (id int PRIMARY KEY, name text, price numeric, change
 FILL = "INSERT INTO load SELECT i, 'name ' || i, i, now(), md5(i::text) FROM generate_series(1, {}) i"
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB"}
 BATCH = 100
+WINDOWS = 12
 
 
 class Bench:
@@ -224,40 +225,93 @@ def latencies(bench: Bench, rows: int, seconds: float) -> list[float]:
     return found
 
 
-def scrub(bench: Bench, rows: int, seconds: float, share: float) -> None:
-    """Measure the share of the time that blocks take, and the latency of a client."""
-    busy: list[float] = []
-    original = Scrubber._scrub
+class Busy:
+    """The time that blocks take, and the part of it in which they are hashed."""
 
-    def timed(self: Scrubber, *arguments: Any) -> None:
-        start = time.monotonic()
-        original(self, *arguments)
-        busy.append(time.monotonic() - start)
+    def __init__(self) -> None:
+        self.blocks = self.seconds = self.hashing = 0.0
+        whole, hashed = Scrubber._scrub, Scrubber._hash
 
-    Scrubber._scrub = timed  # type: ignore[method-assign, assignment]
+        def scrub_timed(scrubber: Scrubber, *arguments: Any) -> None:
+            start = time.monotonic()
+            whole(scrubber, *arguments)
+            self.seconds += time.monotonic() - start
+            self.blocks += 1
+
+        def hash_timed(scrubber: Scrubber, *arguments: Any) -> Any:
+            start = time.monotonic()
+            result = hashed(scrubber, *arguments)
+            self.hashing += time.monotonic() - start
+            return result
+
+        Scrubber._scrub = scrub_timed  # type: ignore[method-assign, assignment]
+        Scrubber._hash = hash_timed  # type: ignore[method-assign, assignment]
+
+    def clear(self) -> None:
+        """Start again."""
+        self.blocks = self.seconds = self.hashing = 0.0
+
+
+@contextmanager
+def scrubbing(bench: Bench, share: float) -> Iterator[tuple[Validation, Busy]]:
+    """Run a validation in a thread, with a scrub without a pause."""
+    busy = Busy()
     validation = bench.validation("scrub", scrub_share=share)
     worker = threading.Thread(target=validation.start, kwargs={"engine": "local", "log": lambda text: None})
     worker.start()
     until(lambda: validation.status().state == "running")
-    quiet: list[float] = []
-    loud: list[float] = []
+    try:
+        yield validation, busy
+    finally:
+        validation.stop()
+        worker.join()
+        validation.delete()
+
+
+def p95(times: list[float]) -> float:
+    """Return the 95th percentile."""
+    return statistics.quantiles(times, n=20)[-1]
+
+
+def scrub(bench: Bench, rows: int, seconds: float, share: float) -> None:
+    """Compare the latency of a client in windows with and without the scrub, one after the other."""
+    windows: list[tuple[list[float], list[float]]] = []
     used = elapsed = 0.0
-    for _ in range(3):
-        validation.update(scrub_share=0.0)
+    with scrubbing(bench, share) as (validation, busy):
+        for number in range(WINDOWS):
+            found: dict[bool, list[float]] = {}
+            # The order alternates too: what changes slowly concerns both.
+            for is_on in (False, True) if number % 2 else (True, False):
+                validation.update(scrub_share=share if is_on else 0.0)
+                time.sleep(1)
+                busy.clear()
+                start = time.monotonic()
+                found[is_on] = latencies(bench, rows, seconds / WINDOWS / 2)
+                if is_on:
+                    used, elapsed = used + busy.seconds, elapsed + time.monotonic() - start
+            windows.append((found[False], found[True]))
+    bench.say(f"- scrub at share {share}: {used / elapsed:.4f} of {elapsed:.0f} s, {WINDOWS} windows with and without")
+    for name, of in (("p50", statistics.median), ("p95", p95)):
+        off, on = (of([each for window in windows for each in window[side]]) for side in (0, 1))
+        ratio = statistics.median(of(on) / of(off) for off, on in windows)
+        bench.say(
+            f"- {name} of an update: {off:.3f} ms without, {on:.3f} ms with the scrub (x {on / off:.3f}); median of the"
+            f" windows x {ratio:.3f}"
+        )
+
+
+def share_of_time(bench: Bench, seconds: float, share: float) -> None:
+    """Measure the part of a long time that the scrub takes."""
+    with scrubbing(bench, share) as (_, busy):
         time.sleep(2)
-        quiet += latencies(bench, rows, seconds / 6)
-        validation.update(scrub_share=share)
-        time.sleep(3)
         busy.clear()
         start = time.monotonic()
-        loud += latencies(bench, rows, seconds / 6)
-        used, elapsed = used + sum(busy), elapsed + time.monotonic() - start
-    bench.say(f"- scrub at share {share}: {used / elapsed:.4f} of {elapsed:.0f} s")
-    without, with_scrub = (statistics.quantiles(times, n=20)[-1] for times in (quiet, loud))
-    bench.say(f"- p95 of an update: {without:.2f} ms without, {with_scrub:.2f} ms with the scrub")
-    validation.stop()
-    worker.join()
-    validation.delete()
+        time.sleep(seconds)
+        passed = time.monotonic() - start
+        bench.say(
+            f"- scrub at share {share}: {busy.seconds / passed:.4f} of {passed:.0f} s, {busy.blocks:,.0f} blocks of"
+            f" {1000 * busy.seconds / busy.blocks:.1f} ms, {1000 * busy.hashing / busy.blocks:.1f} ms of them hashing"
+        )
 
 
 def main() -> None:
@@ -285,6 +339,8 @@ def main() -> None:
                 both_sides(bench, options.rows, options.rate, options.seconds / 2)
             if "scrub" in parts:
                 scrub(bench, options.rows, options.seconds, options.share)
+            if "share" in parts:
+                share_of_time(bench, options.seconds, options.share)
     text = "\n".join(["", machine(), "", f"`{' '.join(sys.argv)}`", "", *bench.lines, ""])
     results = Path(__file__).with_name("RESULTS-proof.md")
     before = results.read_text(encoding="utf-8") if results.exists() else "# Results: proof\n"

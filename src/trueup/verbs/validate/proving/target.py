@@ -58,8 +58,7 @@ class TargetCapture:
     def open(self, stored: Stored, syncer: Syncer, position: int) -> None:
         """Open the slot or the change log on the target; create it at a new start. `position` is that of the source."""
         meta, name = self._sessions.meta, self._sessions.name
-        self._pulled = None
-        self.compared.forget()
+        self.forget()
         opened, captured = self._changes.begin(stored, syncer, position)
         rows = [] if opened.is_new else self._tables.rows()
         self._captured = {
@@ -93,6 +92,11 @@ class TargetCapture:
             self._has_judged = False
             self._changes.leave_mark()
         self._changes.release(self.read, at_once=at_once)
+
+    def forget(self) -> None:
+        """Forget changes that are not judged yet, and what was compared: tables are planned again."""
+        self._pulled = None
+        self.compared.forget()
 
     def moment(self) -> Moment | None:
         """Return the moment before keys are compared; None if the syncer is recognized without."""

@@ -238,6 +238,8 @@ class Validator:
         batch = Batch(self.tables.find_pair, positions.read, is_exact=pulled.pods is None)
         check: FirstCheck | None = None
         self.compared.clear()
+        if self.capture is not None:
+            self.capture.pull_for_check()
         try:
             with self.sessions.meta.transaction():
                 for change in pulled.changes:

@@ -105,12 +105,19 @@ class TargetCapture:
         with self._sessions.target_errors():
             return self.compared.moment(self._sessions.target)
 
-    def pull(self) -> None:
+    def pull_for_check(self) -> None:
+        """Find changes again if there were none: pods that are claimed after keys were compared need a comparison."""
+        is_empty = self._pulled is None or self._pulled.pods == ()
+        if is_empty and not self._changes.skips_applied:
+            self._pulled = None
+            self.pull(at_once=True)
+
+    def pull(self, *, at_once: bool = False) -> None:
         """Find changes to judge; called before the syncer is asked for its position."""
         self.check()
         if self._pulled is not None:
             return
-        self._pulled = pulled = self._changes.pull(self.read)
+        self._pulled = pulled = self._changes.pull(self.read, at_once=at_once)
         if pulled is None:
             return
         self._pulled_at, self._since, self._needs = time.monotonic(), self.compared.number, None
@@ -129,7 +136,7 @@ class TargetCapture:
             return False
         self._needs = applied if self._needs is None else self._needs
         is_early = position < self._needs and time.monotonic() < self._pulled_at + WAIT_SECONDS
-        if is_early and not self._changes.skips_applied:
+        if is_early and pulled.pods != () and not self._changes.skips_applied:
             return False
         # After an error they are read again.
         self._pulled = None

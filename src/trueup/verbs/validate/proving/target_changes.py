@@ -51,8 +51,11 @@ class TargetChanges(Protocol):
         """Health check, called every few seconds; raise SlotLost if changes were lost."""
         ...
 
-    def pull(self, start: int) -> Pulled | None:
-        """Return the changes from `start` on, up to now; None if there are none for now."""
+    def pull(self, start: int, *, at_once: bool = False) -> Pulled | None:
+        """Return the changes from `start` on, up to now; None if there are none for now.
+
+        With `at_once`, it does not pause after a read that found nothing.
+        """
         ...
 
     def found(self, pulled: Pulled) -> Mapping[str, Captured]:

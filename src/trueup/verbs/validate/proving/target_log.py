@@ -86,7 +86,7 @@ class TargetLog(LogSource):
         problems = {name: Captured("", problem) for name, problem in self._problems.items()}
         return opened, {**self.captured(), **problems}
 
-    def pull(self, start: int) -> Pulled | None:
+    def pull(self, start: int, *, at_once: bool = False) -> Pulled | None:
         """Return the changes of the target up to now, without those of the syncer."""
         target = self._sessions.target
         with self._sessions.target_errors():

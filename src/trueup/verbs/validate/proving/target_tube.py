@@ -63,8 +63,9 @@ class TargetTube(TubeSource):
         self._detach_others()
         return opened, self._named(opened.coverage)
 
-    def pull(self, start: int) -> Pulled | None:
+    def pull(self, start: int, *, at_once: bool = False) -> Pulled | None:
         """Claim pods; raise CatalogChanged if other tables need row triggers now."""
+        self._idle_until = 0.0 if at_once else self._idle_until
         self._check_subscriptions()
         if self._find_by_row() != self._by_row:
             raise CatalogChanged("subscriptions or partitions of the target were changed")

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,26 +169,40 @@ def write(bench: Bench, rows: int, rate: int, stop: threading.Event) -> None:
             bench.written = done
 
 
-def load_cpu(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> tuple[float, float, float]:
-    """Return the CPU of the validation and of the servers, as shares of one core, and the rate of changes."""
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of CPU of the validation and of the servers, and changes per second: written, and judged."""
+
+    own: float
+    servers: float
+    written: float
+    judged: float
+
+
+def load_cost(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> Cost:
+    """Return what a validation costs under load, per second."""
     stop = threading.Event()
     writer = threading.Thread(target=write, args=(bench, rows, rate, stop))
 
-    def measure(process: psutil.Process | None) -> tuple[float, float, float]:
+    def now(process: psutil.Process | None, validation: Validation | None) -> tuple[float, ...]:
+        judged = validation.status().total("processed") if validation else 0
+        return time.monotonic(), cpu(process) if process else 0.0, servers_cpu(bench), bench.written, judged
+
+    def measure(process: psutil.Process | None, validation: Validation | None) -> Cost:
         time.sleep(5)
-        before, own, written, start = servers_cpu(bench), cpu(process) if process else 0.0, bench.written, time.time()
+        before = now(process, validation)
         time.sleep(seconds)
-        used, passed = (cpu(process) if process else 0.0) - own, time.time() - start
-        return used / passed, (servers_cpu(bench) - before) / passed, (bench.written - written) / passed
+        passed, *used = (after - start for after, start in zip(now(process, validation), before, strict=True))
+        return Cost(*(each / passed for each in used))
 
     writer.start()
     try:
         if kind == "none":
-            return measure(None)
+            return measure(None, None)
         settings = {"both_sides": True, "scrub_share": 0.0} if kind == "both" else {}
         validation = bench.validation(kind, **settings)
         with running(bench, validation) as process:
-            found = measure(process)
+            found = measure(process, validation)
         status = validation.status()
         if kind == "both":
             bench.say(f"- changes of the target: {status.target_others:,} compared, {status.target_applied:,} not")
@@ -200,17 +215,22 @@ def load_cpu(bench: Bench, rows: int, rate: int, seconds: float, kind: str) -> t
 
 
 def both_sides(bench: Bench, rows: int, rate: int, seconds: float) -> None:
-    """Compare the CPU of a one-sided and a two-sided validation."""
-    _, idle, made = load_cpu(bench, rows, rate, seconds, "none")
-    bench.say(f"- {made:,.0f} changes/s, no validation: servers {idle:.2f} cores")
-    results = {kind: load_cpu(bench, rows, rate, seconds, kind) for kind in ("one", "both")}
-    costs = {kind: (own, own + servers - idle) for kind, (own, servers, _) in results.items()}
-    for kind, (own, total) in costs.items():
-        name = {"one": "source only", "both": "both sides"}[kind]
-        made = results[kind][2]
-        bench.say(f"- {made:,.0f} changes/s, {name}: process {own:.2f} cores, with its part of the servers {total:.2f}")
+    """Compare the CPU of a one-sided and a two-sided validation, per change that was judged."""
+    idle = load_cost(bench, rows, rate, seconds, "none")
+    bench.say(f"- {idle.written:,.0f} changes/s, no validation: servers {idle.servers:.2f} cores")
+    costs: dict[str, tuple[float, float]] = {}
+    for kind, name in (("one", "source only"), ("both", "both sides")):
+        cost = load_cost(bench, rows, rate, seconds, kind)
+        total = cost.own + cost.servers - idle.servers * cost.written / idle.written
+        costs[kind] = cost.own / cost.judged, total / cost.judged
+        bench.say(
+            f"- {cost.written:,.0f} changes/s, {cost.judged:,.0f} judged/s, {name}: process {cost.own:.3f} cores, with its"
+            f" part of the servers {total:.3f}"
+        )
     ratio = [both / one for one, both in zip(costs["one"], costs["both"], strict=True)]
-    bench.say(f"- both sides : source only = {ratio[0]:.2f} (process), {ratio[1]:.2f} (with the servers)")
+    bench.say(
+        f"- both sides : source only, per judged change = {ratio[0]:.2f} (process), {ratio[1]:.2f} (with the servers)"
+    )
 
 
 def latencies(bench: Bench, rows: int, seconds: float) -> list[float]:

@@ -1,9 +1,9 @@
 """Keys that were compared because of changes of the source: changes of the target that need no further comparison.
 
 A syncer that runs SQL, as `trueup sync` does, leaves nothing in the log of the target that other writers could not
-imitate. So its changes are not recognized by who wrote them. Whoever has written a row: if its key was compared after
-that change was visible on the target, and was equal, then that comparison has judged the change. Changes of the syncer
-are compared anyway, as changes of the source, as soon as it has passed them.
+imitate. So its changes are not recognized by the session that wrote them. If the key of any change was compared after
+the change was visible on the target, and the rows were equal, then that comparison has judged the change. Changes of
+the syncer are compared anyway, as changes of the source, as soon as it has passed them.
 """
 
 from __future__ import annotations

@@ -134,9 +134,13 @@ def _begin(meta: Meta, name: str, source: str, plan: Sequence[Block]) -> tuple[s
         watch = int(meta.value("begin_watch", name=name))
         is_exact = not meta.is_running(name)
     deadline = time.monotonic() + _WATCH_SECONDS
-    while not is_exact and time.monotonic() < deadline:
-        is_exact = meta.need(name).watch_known >= watch or not meta.is_running(name)
-        if not is_exact:
+    has_asked = is_exact
+    while not (is_exact and has_asked) and time.monotonic() < deadline:
+        stored, is_over = meta.need(name), not meta.is_running(name)
+        is_exact = stored.watch_known >= watch or is_over
+        # A process that has just started asks the syncer for its position in its first round.
+        has_asked = stored.syncer is not None or is_over
+        if not (is_exact and has_asked):
             time.sleep(_POLL_SECONDS)
     at = meta.value("clock")
     # Events after this time void the certificate; all changes from the position on are judged, and in the watch.

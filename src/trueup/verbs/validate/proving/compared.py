@@ -38,6 +38,9 @@ class ComparedKeys:
         self._number = 0
         self._size = 0
         self._checks: deque[tuple[Moment, dict[str, set[KeyValues]]]] = deque()
+        # The last question, and the keys that answer it: most changes are of the same table and transaction.
+        self._asked: tuple[str, int, int] | None = None
+        self._answer: list[set[KeyValues]] = []
 
     @property
     def number(self) -> int:
@@ -61,6 +64,7 @@ class ComparedKeys:
             # A row that prints its key otherwise than the log does belongs to any of the keys.
             equal[table] = equal[table] - differing if differing <= equal.get(table, set()) else set()
         self._checks.append((moment, equal))
+        self._asked = None
         self._size += _size(equal)
         while self._size > _MOST_KEYS:
             self._size -= _size(self._checks.popleft()[1])
@@ -70,19 +74,25 @@ class ComparedKeys:
 
         `since` is the number of a moment before which the change was visible, if its transaction is not known (0).
         """
-        return any(
-            key in keys.get(table, ()) and (moment.snapshot.sees(xid) if xid else moment.number > since)
-            for moment, keys in self._checks
-        )
+        if (table, xid, since) != self._asked:
+            self._asked = table, xid, since
+            self._answer = [
+                keys[table]
+                for moment, keys in self._checks
+                if table in keys and (moment.snapshot.sees(xid) if xid else moment.number > since)
+            ]
+        return any(key in keys for keys in self._answer)
 
     def forget_before(self, position: int) -> None:
         """Forget what later changes of the target, from a position of its log on, do not need."""
+        self._asked = None
         while self._checks and self._checks[0][0].position <= position:
             self._size -= _size(self._checks.popleft()[1])
 
     def forget(self) -> None:
         """Forget everything: the sessions are opened again, maybe with another server."""
         self._checks.clear()
+        self._asked = None
         self._size = 0
 
 

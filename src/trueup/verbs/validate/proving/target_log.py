@@ -107,7 +107,8 @@ class TargetLog(LogSource):
         changes = self._reader.changes(
             start, end, self._places, max_messages=self._sessions.settings.batch, origins=self._origins
         )
-        return Pulled(_PerPair(changes, self._tables), needs=start)
+        is_shared = any(len(names) > 1 for names in _names_by_oid(self._tables).values())
+        return Pulled(_PerPair(changes, self._tables) if is_shared else changes, needs=start)
 
     def take_applied(self) -> int:
         """Return the number of changes of the syncer in the last read."""

@@ -138,3 +138,60 @@ def test_a_restore_from_a_copy_of_the_files(
         server.database("postgres").execute(grow)
         assert re.search(expected, refuse(copy))
         scrub(copy, lost=lost, wrong=10)
+
+
+def _prove_with_triggers(copy: Copy) -> None:
+    """Start a proof with triggers on both sides; the meta database remembers what the target forgets."""
+    copy.meta = "n1"
+    copy.start(changes="changelog", syncer="lag:0.1", both_sides=True, scrub_share=0.9)
+    copy.until(lambda: copy.validation.prove().verdict == "MATCH")
+    copy.validation.update(scrub_share=0.0)
+
+
+def _lose_proven_row(copy: Copy) -> None:
+    """Write a row that is proven; the caller lets the target lose it."""
+    write(copy, "(2, 2)")
+    assert copy.validation.prove().verdict == "MATCH"
+
+
+def test_a_failover_of_the_target_to_a_standby_that_was_behind(
+    copy: Copy, servers: tuple[Server, Server], backups: list[Backup]
+) -> None:
+    backups.append(Backup(servers[1]))
+    standby = backups[0].standby()
+    try:
+        _prove_with_triggers(copy)
+        write(copy, "(1, 1)")
+        wait_for_replay(servers[1], standby)
+        standby.stop()
+        _lose_proven_row(copy)
+        # The process of the validation runs on, and has no target.
+        fail_over(servers[1], standby)
+        copy.down = standby.database("b")
+        proof = copy.validation.prove(timeout=1)
+        reason = "the target n2 is on timeline 2, before on 1: a failover or a restore"
+        assert (proof.verdict, proof.tables[0].reasons) == ("INCOMPLETE", (reason,))
+        copy.stop()
+        assert reason in refuse(copy)
+        scrub(copy, lost=2, wrong=10)
+    finally:
+        copy.stop()
+        standby.remove()
+
+
+def test_a_restore_of_the_target_with_triggers(
+    copy: Copy, servers: tuple[Server, Server], backups: list[Backup]
+) -> None:
+    """System identifier and timeline are the same, and its log has grown beyond the position of the last check."""
+    _prove_with_triggers(copy)
+    write(copy, "(1, 1)")
+    copy.stop()
+    backups.append(Backup(servers[1]))
+    copy.go_on()
+    _lose_proven_row(copy)
+    copy.stop()
+    backups[0].restore()
+    servers[1].database("postgres").execute("CREATE TABLE much AS SELECT g FROM generate_series(1, 50000) g")
+    assert "the target n2 went back: a failover or a restore" in refuse(copy)
+    assert copy.validation.prove(timeout=1).verdict == "INCOMPLETE"
+    scrub(copy, lost=2, wrong=10)

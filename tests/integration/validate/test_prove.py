@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+import trueup
 from support.fixtures import both_engines
 from support.validate import Copy
 from trueup.cli.main import run
 from trueup.testing.postgres import Server
+from trueup.verbs.validate.proving import target
 from trueup.verbs.validate.proving.prove import Proof
 from trueup.verbs.validate.status import status_text
 
@@ -114,6 +116,47 @@ def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(c
     copy.up.execute("UPDATE t SET n = 0 WHERE id = 1")
     copy.until(lambda: [(error.source, error.key) for error in copy.errors()] == [("public.other", ("5",))])
     assert [table.verdict for table in copy.validation.prove().tables] == ["DIFFER", "MATCH"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes"), [("local", "log"), ("local", "changelog"), ("spark", "log")], indirect=["engine"]
+)
+def test_changes_of_a_sync_are_compared_once(
+    engine: str, copy: Copy, changes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `trueup sync` writes is compared as changes of the source; what others write to the same rows is seen."""
+    monkeypatch.setattr(target, "WAIT_SECONDS", 60.0)
+    copy.both(TABLE)
+    copy.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 300) i")
+    sync = trueup.Sync("n1", "n2", nodes={"n1": copy.up.uri, "n2": copy.down.uri}, engine="local")
+    sync.start()
+    syncer = threading.Thread(target=sync.run, args=("follow",))
+    syncer.start()
+    try:
+        copy.until(lambda: copy.down.execute("SELECT FROM trueup.sync_mark"))
+        copy.start("public.t", **PROOF, changes=changes)
+        proven(copy)
+        before = copy.status()
+        for number in range(5):
+            copy.up.execute("UPDATE t SET n = %s", [number])
+            assert proven(copy)
+        after = copy.status()
+        # A sync deletes and inserts the rows.
+        assert after.target_applied - before.target_applied == 5 * 2 * 300
+        assert after.target_others == before.target_others
+        # Another writer changes rows that were compared a moment ago, and one that the sync writes again.
+        copy.up.execute("UPDATE t SET n = 6 WHERE id < 5")
+        copy.until(lambda: copy.down.execute("SELECT FROM t WHERE id = 4 AND n = 6"))
+        copy.down.execute("UPDATE t SET n = -1 WHERE id < 3; INSERT INTO t VALUES (1000, 0)")
+        copy.up.execute("UPDATE t SET n = 7 WHERE id = 2")
+        _until_errors(copy, {("t", "1", "changed"), ("t", "1000", "extra")})
+        assert copy.validation.prove().verdict == "DIFFER"
+        copy.down.execute("UPDATE t SET n = 6 WHERE id = 1; DELETE FROM t WHERE id = 1000")
+        proven(copy)
+        assert copy.up.execute("TABLE t ORDER BY id") == copy.down.execute("TABLE t ORDER BY id")
+    finally:
+        sync.stop()
+        syncer.join()
 
 
 def test_triggers_on_the_target(copy: Copy) -> None:
@@ -258,6 +301,24 @@ def test_nothing_unseen_is_proven(copy: Copy) -> None:
     assert copy.validation.prove().target_position is None
     copy.validation.update(mode="fast")
     assert any("mode fast" in reason for reason in copy.validation.prove().tables[0].reasons)
+
+
+def test_what_is_applied_after_the_start_from_before_it_is_not_proven(copy: Copy) -> None:
+    """The changes are not in the log of the slot: a block that is hashed before they are applied proves nothing."""
+    copy.both(TABLE)
+    copy.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 300) i")
+    copy.replicate("t")
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} DISABLE")
+    for number in (-1, 5):
+        copy.up.execute("UPDATE t SET n = %s WHERE id = 5", [number])
+    copy.start("public.t", **PROOF)
+    nodes = {"n1": copy.up.uri, "n2": copy.down.uri}
+    result = trueup.check("public.t", nodes=nodes, certify="v", engine="local")
+    assert result.verdict == "MATCH"
+    assert "the syncer has not applied all changes from before" in result.certified["reason"]
+    assert copy.validation.prove(timeout=1).tables[0].certified_at is None
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} ENABLE")
+    proven(copy)
 
 
 def test_a_lagging_and_a_skipping_subscription(copy: Copy) -> None:

@@ -282,6 +282,7 @@ def test_kills_lose_nothing_of_the_proof(copy: Copy, changes: str) -> None:
         is_over.set()
         writer.join()
     copy.until(lambda: copy.status().state == "stopped")
+    assert "the validation does not run: its process ended" in copy.validation.prove(timeout=1).tables[0].reasons[0]
     copy.go_on()
     copy.until(lambda: len(copy.errors()) == 31)
     copy.until(lambda: copy.validation.prove().verdict == "DIFFER")

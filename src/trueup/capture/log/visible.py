@@ -7,6 +7,7 @@ standby. A row that is read meanwhile is the old one, and an equal old row on th
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from trueup.db.connection import Connection, one_value
 
@@ -14,15 +15,32 @@ _WAIT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The transactions that are visible at a moment: all before `end` that are not `running`."""
+
+    end: int
+    running: frozenset[int]
+
+    def sees(self, xid: int) -> bool:
+        """Return whether a committed transaction is visible."""
+        # Transaction numbers wrap around: the half of the circle from `end` on is later than `end`.
+        return xid not in self.running and (xid - self.end) & 0xFFFFFFFF >= 0x80000000
+
+
+def read_snapshot(connection: Connection) -> Snapshot:
+    """Return what new snapshots see at least, from now on."""
+    _, top, running = str(one_value(connection.execute("SELECT pg_current_snapshot()::text"))).split(":")
+    open_xids = frozenset(int(xid) & 0xFFFFFFFF for xid in running.split(",") if xid)
+    return Snapshot(int(top) & 0xFFFFFFFF, open_xids)
+
+
 def invisible(connection: Connection, xids: set[int]) -> set[int]:
     """Return the transactions that new snapshots do not see yet."""
     if not xids:
         return set()
-    _, top, running = str(one_value(connection.execute("SELECT pg_current_snapshot()::text"))).split(":")
-    end = int(top) & 0xFFFFFFFF
-    open_xids = {int(xid) & 0xFFFFFFFF for xid in running.split(",") if xid}
-    # Transaction numbers wrap around: the half of the circle from `end` on is later than `end`.
-    return {xid for xid in xids if xid in open_xids or (xid - end) & 0xFFFFFFFF < 0x80000000}
+    snapshot = read_snapshot(connection)
+    return {xid for xid in xids if not snapshot.sees(xid)}
 
 
 def wait_until_visible(connection: Connection, xids: set[int]) -> set[int]:

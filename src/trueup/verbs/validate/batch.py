@@ -15,13 +15,20 @@ Touches = dict[str, dict[KeyValues, Touch]]
 UNCHECKED = "unchecked"
 # Returns the name of a table, and its pair if it is validated.
 FindPair = Callable[[Relation], "tuple[str, Pair | None]"]
+# Returns whether a change of a key, by a transaction, is judged already.
+IsJudged = Callable[[str, KeyValues, int], bool]
 
 
 class Batch:
     """The keys to check, and the number of changes per table and operation."""
 
-    def __init__(self, find_pair: FindPair, start: int, *, is_exact: bool = True) -> None:
+    def __init__(
+        self, find_pair: FindPair, start: int, *, is_exact: bool = True, is_judged: IsJudged | None = None
+    ) -> None:
         self.counts: dict[str, Counter[str]] = {}
+        # Changes that are judged already; they are not in `counts`.
+        self.judged = 0
+        self._is_judged = is_judged
         self.truncated: dict[str, Touch] = {}
         self.size = 0
         self._find_pair = find_pair
@@ -34,7 +41,7 @@ class Batch:
 
     def add(self, change: Change) -> None:
         """Add a change; one of a stopped table or without a key is counted as unchecked."""
-        relation, op, key, lsn, xid, micros = change
+        relation, op, key, _, xid, _ = change
         if relation is None:
             return
         name = self._names.get(relation.id)
@@ -45,12 +52,20 @@ class Batch:
         if normal is None or not (key or op == "truncate"):
             counts[UNCHECKED] += 1
             return
-        counts[op] += 1
-        touch = Touch(op, lsn if self._start is None else self._start, lsn, xid, self._time(micros))
         if op == "truncate":
-            self.truncated[name] = touch
+            counts[op] += 1
+            self.truncated[name] = self._touch(change)
             return
-        self._put(relation.id, normal(key), touch)  # type: ignore[arg-type]
+        known: KeyValues = normal(key)  # type: ignore[arg-type]
+        if self._is_judged is not None and self._is_judged(name, known, xid):
+            self.judged += 1
+            return
+        counts[op] += 1
+        self._put(relation.id, known, self._touch(change))
+
+    def _touch(self, change: Change) -> Touch:
+        _, op, _, lsn, xid, micros = change
+        return Touch(op, lsn if self._start is None else self._start, lsn, xid, self._time(micros))
 
     def take(self) -> Touches:
         """Return the keys added since the last call; counts stay."""

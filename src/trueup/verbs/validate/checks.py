@@ -18,6 +18,7 @@ from trueup.verbs.validate.batch import Touches
 from trueup.verbs.validate.judge import Check, Judged, Mismatch, judge, tasks_of
 from trueup.verbs.validate.pending import TARGET, TRUNCATE, Entry, TableKey, Touch
 from trueup.verbs.validate.plan import Pair
+from trueup.verbs.validate.proving.compared import Moment
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.tables import Tables
 
@@ -39,6 +40,8 @@ class FirstCheck:
     touches: Touches
     known: Mapping[TableKey, Entry]
     result: Future[dict[TableKey, Mismatch]]
+    # Before the rows were read on the target; None: not needed.
+    moment: Moment | None
 
 
 class Checker:
@@ -92,7 +95,7 @@ class Checker:
 
     # ---- the first check of changed keys
 
-    def start(self, touches: Touches, applied: int) -> FirstCheck:
+    def start(self, touches: Touches, applied: int, moment: Moment | None = None) -> FirstCheck:
         """Start the first check of changed keys on another thread.
 
         If a pending key differed at an earlier check, the source had a newer row then. Until the syncer has passed the
@@ -110,7 +113,8 @@ class Checker:
             }
         keys = {name: list(keys) for name, keys in touches.items()}
         result = self._executor.submit(self.compare, pairs, keys)
-        return FirstCheck(touches, {place: known[place] for place in known if place not in early}, result)
+        known = {place: known[place] for place in known if place not in early}
+        return FirstCheck(touches, known, result, moment)
 
     def finish(self, check: FirstCheck, mark: Callable[[], int]) -> None:
         """Store the result of a first check."""

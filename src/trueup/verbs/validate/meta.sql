@@ -314,7 +314,7 @@ UPDATE trueup.validation SET settings = %(settings)s WHERE name = %(name)s
 -- name: begin_at
 -- Positions from before it may be of a history that does not exist any more: nothing is validated before this one.
 UPDATE trueup.validation SET began = coalesce(began, %(position)s), position = %(position)s, validated = %(position)s,
-    upstream = NULL, gap = %(gap)s, pods = '{}', token = '', token_end = NULL, round = 0
+    syncer = NULL, upstream = NULL, gap = %(gap)s, pods = '{}', token = '', token_end = NULL, round = 0
  WHERE name = %(name)s
 
 -- name: take_names

@@ -65,6 +65,11 @@ class Positions:
         return min(self.applied, self.flushed)
 
     @property
+    def has_passed_start(self) -> bool:
+        """Return whether the syncer has applied everything from before the first change that is read."""
+        return self.applied >= self.read
+
+    @property
     def decisive(self) -> int:
         """Return the position before which newer changes of pending keys are known.
 

@@ -52,6 +52,8 @@ class Recovery:
             raise error
         self._replans[name] += 1
         self._validator.checker.count()
+        if self._validator.capture is not None:
+            self._validator.capture.forget()
         tables.save_stopped()
         if isinstance(error, CheckFailed) or self._replans[name] > _MAX_REPLANS:
             tables.stop(name, error.message)

@@ -57,7 +57,7 @@ def validate_round(validator: Validator) -> bool:
     """Run one round; return whether there is more to do at once."""
     if validator.has_requests:
         validator.reopen()
-    end = validator.positions.locate()
+    end = validator.locate()
     changes = validator.read_changes(end)
     # Batches the changes by key, judges the rows, and commits the results with the new position.
     more = changes is not None and validator.judge(changes)

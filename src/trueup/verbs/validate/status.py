@@ -231,8 +231,11 @@ def status_text(status: Status) -> str:
             f" (lag {lag} bytes, {status.lag_seconds or 0:.1f} s)"
         )
     if status.both_sides:
-        applied = f" of others, {status.target_applied:,} of the syncer" if status.capture == "log" else " by triggers"
-        lines.append(f"  changes of the target read up to {status.target_position}: {status.target_others:,}{applied}")
+        how = " by triggers" if status.capture != "log" else ""
+        lines.append(
+            f"  changes of the target read{how} up to {status.target_position}: {status.target_others:,} compared,"
+            f" {status.target_applied:,} of the syncer or compared already"
+        )
     if status.engine:
         lines.append(f"  {_engine(status.engine)}")
     lines.append(

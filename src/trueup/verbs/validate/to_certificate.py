@@ -8,6 +8,7 @@ from typing import Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.config.model import Config
+from trueup.config.wording import counted
 from trueup.errors import CheckFailed
 from trueup.proof import store
 from trueup.proof.document import hash_of
@@ -100,7 +101,7 @@ def _reasons(
         if table.errors.get(state, 0):
             yield f"{table.errors[state]:,} rows are {words}"
     if suspects:
-        yield f"{suspects:,} rows that differed are not decided yet"
+        yield f"not decided yet: {counted(suspects, 'row')} that differed"
     if certificate is None:
         return
     if not blocks or any(block.hashed_at is None for block in blocks):

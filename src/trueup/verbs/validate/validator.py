@@ -22,13 +22,15 @@ from trueup.verbs.validate import pending
 from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches, without_hidden
 from trueup.verbs.validate.checks import Checker, FirstCheck
 from trueup.verbs.validate.history import History
+from trueup.verbs.validate.judge import Mismatch
 from trueup.verbs.validate.log import LogSource
 from trueup.verbs.validate.look import CatalogChanged, Look, Looker
 from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.owner import claim
-from trueup.verbs.validate.pending import TRUNCATE, Entry, Touch
+from trueup.verbs.validate.pending import TRUNCATE, Entry, TableKey, Touch
 from trueup.verbs.validate.positions import Positions
 from trueup.verbs.validate.proving.certify import Marks
+from trueup.verbs.validate.proving.compared import Moment
 from trueup.verbs.validate.proving.scrub import Scrubber
 from trueup.verbs.validate.proving.target import TargetCapture
 from trueup.verbs.validate.sessions import Log, Sessions
@@ -64,6 +66,8 @@ class Validator:
         self._history = History(self.sessions)
         # Whether changes were judged since the source has the last mark.
         self._has_judged = False
+        # Keys that were compared since the last checkpoint, and those of them that differ.
+        self.compared: list[tuple[Moment, Touches, Mapping[TableKey, Mismatch]]] = []
         # The number of the last applied request to change tables.
         self._requests = 0
 
@@ -94,7 +98,7 @@ class Validator:
         if opened.is_new:
             self._start_at(opened)
         if self.capture is not None:
-            self.capture.open(sessions.stored, syncer)
+            self.capture.open(sessions.stored, syncer, opened.position)
         positions.read, positions.has_caught_up = opened.position, sessions.stored.has_reached
         self.checker.count()
         sessions.meta.rows("request_applied", name=sessions.name, number=self._requests)
@@ -202,6 +206,12 @@ class Validator:
 
     # ---- read changes, batch by key, judge
 
+    def locate(self) -> int:
+        """Find changes of the target, then the positions of source and syncer; return the end of what may be read."""
+        if self.capture is not None:
+            self.capture.pull()
+        return self.positions.locate()
+
     def read_changes(self, end: int) -> Pulled | None:
         """Return changes that were committed before `end` and that the syncer has applied; None if there are none."""
         self.check_health()
@@ -227,6 +237,9 @@ class Validator:
         positions = self.positions
         batch = Batch(self.tables.find_pair, positions.read, is_exact=pulled.pods is None)
         check: FirstCheck | None = None
+        self.compared.clear()
+        if self.capture is not None:
+            self.capture.pull_for_check()
         try:
             with self.sessions.meta.transaction():
                 for change in pulled.changes:
@@ -254,6 +267,7 @@ class Validator:
             self.checker.count()
         self.last_look = look
         positions.advance(position)
+        self.note_compared()
         self.source.confirm(pulled)
         return pulled.changes.is_cut
 
@@ -261,6 +275,8 @@ class Validator:
         """Store the result of the check in progress; start the check of changed keys that are visible on the source."""
         if check is not None:
             self.checker.finish(check, self.sessions.mark)
+            if check.moment is not None:
+                self.compared.append((check.moment, check.touches, check.result.result()))
         if not touches:
             return None
         xids = {touch.xid for keys in touches.values() for touch in keys.values()} - {0}
@@ -269,7 +285,15 @@ class Validator:
         self.scrubber.touch(touches)
         touches, unseen = without_hidden(touches, hidden)
         self.checker.postpone_unseen(unseen)
-        return self.checker.start(touches, self.positions.applied)
+        moment = self.capture.moment() if self.capture is not None else None
+        return self.checker.start(touches, self.positions.applied, moment)
+
+    def note_compared(self) -> None:
+        """Note which keys need no comparison of their changes on the target; called after a checkpoint is committed."""
+        if self.capture is not None:
+            for moment, keys, failed in self.compared:
+                self.capture.compared.add(moment, keys, failed)
+        self.compared.clear()
 
     def checkpoint(self, batch: Batch, position: int, pulled: Pulled | None = None) -> None:
         """Write the last part of a batch: truncations, counts, pods, and the position. Runs inside its transaction."""
@@ -369,7 +393,7 @@ class Validator:
             look = self.look()
 
         try:
-            more = self.capture.judge(self.positions.read, take_look)
+            more = self.capture.judge(self.positions.read, self.positions.available, take_look)
         except BaseException:
             self.scrubber.forget()
             raise
@@ -384,8 +408,9 @@ class Validator:
 
     def scrub(self) -> None:
         """Scrub the next block of the tables, if the share of the time allows it."""
-        # Behind the cut-over position, rows may change on both nodes: a difference means nothing there.
-        if not self.positions.is_past_cutover:
+        # Behind the cut-over position, rows may change on both nodes: a difference means nothing there. What the syncer
+        # applies of changes from before the start is not judged: a block that is hashed before would prove too much.
+        if self.positions.has_passed_start and not self.positions.is_past_cutover:
             self.scrubber.scrub(self._marks)
 
     @property

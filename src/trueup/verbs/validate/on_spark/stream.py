@@ -33,6 +33,7 @@ from trueup.engine.stalls import Job
 from trueup.errors import CheckFailed, EngineError, NodeError, TrueupError
 from trueup.verbs.validate.batch import Batch
 from trueup.verbs.validate.on_spark.tasks import COLUMNS, RESULT, JudgeKeys, Judging, Part
+from trueup.verbs.validate.proving.compared import Moment
 from trueup.verbs.validate.run import POLL_SECONDS, finish_round
 from trueup.verbs.validate.validator import Validator
 
@@ -147,7 +148,7 @@ class Stream:
             # A Java process that hangs has no answer, also to what is asked here.
             with self._engine.watched():
                 self._ensure_query(validator)
-            end = validator.positions.locate()
+            end = validator.locate()
             validator.check_health()
             self._expect(is_due=end > validator.positions.read)
             with suppress(queue.Empty):
@@ -242,11 +243,15 @@ class Stream:
         slots, self._local.slots = self._local.slots, 1
         try:
             with self._engine.watched(self._reading) as job:
-                results = judge_frame(validator, turn.frame, partitions=partitions, file=job.path)
+                # Before the tasks read rows.
+                moment = validator.capture.moment() if validator.capture is not None else None
+                results = judge_frame(
+                    validator, turn.frame, partitions=partitions, file=job.path, with_proven=moment is not None
+                )
                 turn.begin(lambda: _parts(results, partitions))
                 generation = validator.scrubber.generation
                 parts = _begun(turn, meanwhile=partial(_check_again, validator) if has_own else None)
-                store_parts(validator, parts, generation)
+                store_parts(validator, parts, generation, moment)
         except Exception as error:
             raise known(error, validator) from error
         finally:
@@ -316,14 +321,17 @@ class _Stopped(Exception):
     """The query is stopped: the batch is read again from the checkpoint."""
 
 
-def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int, file: str = "") -> DataFrame:
+def judge_frame(
+    validator: Validator, frame: DataFrame, *, partitions: int, file: str = "", with_proven: bool = False
+) -> DataFrame:
     """Return the results of Spark tasks that judge a batch; the tasks record in `file` that they work."""
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     limit = sessions.settings.max_rows_per_second
     work = JudgeKeys(
         Judging(
             dict(validator.tables.pairs), positions.read, _reachable(validator), sessions.application,
-            sessions.settings.timeout, sessions.settings.float_tolerance, bool(checker.pending or checker.errors),
+            sessions.settings.timeout, sessions.settings.float_tolerance,
+            bool(with_proven or checker.pending or checker.errors),
             validator.scrubber.untouched_cuts(), limit / partitions, file,
         )
     )  # fmt: skip
@@ -349,15 +357,17 @@ def _check_again(validator: Validator) -> None:
     validator.check_errors()
 
 
-def store_parts(validator: Validator, parts: Iterator[Part], generation: int) -> None:
+def store_parts(validator: Validator, parts: Iterator[Part], generation: int, moment: Moment | None) -> None:
     """Commit the results of a batch together with the position behind it.
 
     `generation` is that of the blocks when the batch was read: if others were stored since, all of them are touched.
+    `moment` is before the tasks read rows.
     """
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     batch = Batch(validator.tables.find_pair, positions.read)
     # The first batch of a query has no rows at all if nothing is new.
     position, rows, expected = positions.read, 0, 0
+    validator.compared.clear()
     try:
         with sessions.meta.transaction():
             # Each part is stored on its own: the keys of a batch may need more memory than the driver has.
@@ -371,6 +381,8 @@ def store_parts(validator: Validator, parts: Iterator[Part], generation: int) ->
                 validator.scrubber.touch_blocks(part.blocks)
                 checker.postpone_unseen(part.unseen)
                 checker.record(part.touches, part.failed, sessions.mark)
+                if moment is not None and part.touches:
+                    validator.compared.append((moment, part.touches, part.failed))
             if rows != expected:
                 raise _lost(f"{rows:,} rows of a batch of {expected:,} were judged")
             if validator.scrubber.generation != generation:
@@ -384,6 +396,7 @@ def store_parts(validator: Validator, parts: Iterator[Part], generation: int) ->
         checker.count()
     validator.last_look = look
     positions.advance(position)
+    validator.note_compared()
 
 
 def _lost(message: str) -> EngineError:

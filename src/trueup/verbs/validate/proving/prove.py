@@ -137,7 +137,7 @@ def _judged(status: Status, table: TableStatus, fence: Fence, suspects: int) -> 
     if not fence.validated:
         reasons.append(fence.reasons[0] if fence.reasons else "not all changes were validated in time")
     if suspects:
-        reasons.append(f"{suspects:,} rows that differed are not decided yet")
+        reasons.append(f"not decided yet: {counted(suspects, 'row')} that differed")
     errors, ignored = table.errors.get("new", 0), table.errors.get("ignored", 0)
     verdict: Verdict = "INCOMPLETE" if reasons else "DIFFER" if errors else "ACCEPTED" if ignored else "MATCH"
     if errors:
@@ -175,6 +175,8 @@ def _prove_target(meta: Meta, name: str, node: Node, stored: Stored, deadline: f
         if status.state != "running" and status.reason != GONE and not meta.is_running(name):
             return position, f"the validation is stopped: {status.reason or 'it was not started'}"
         if time.monotonic() >= deadline:
+            if not meta.is_running(name):
+                return position, f"the validation does not run: {status.reason}"
             at = lsn_text(stored.target_position or 0)
             return position, f"changes of the target were read up to {at}, the marker is at {lsn_text(position)}"
         time.sleep(_POLL_SECONDS)

@@ -134,9 +134,13 @@ def _begin(meta: Meta, name: str, source: str, plan: Sequence[Block]) -> tuple[s
         watch = int(meta.value("begin_watch", name=name))
         is_exact = not meta.is_running(name)
     deadline = time.monotonic() + _WATCH_SECONDS
-    while not is_exact and time.monotonic() < deadline:
-        is_exact = meta.need(name).watch_known >= watch or not meta.is_running(name)
-        if not is_exact:
+    has_asked = is_exact
+    while not (is_exact and has_asked) and time.monotonic() < deadline:
+        stored, is_over = meta.need(name), not meta.is_running(name)
+        is_exact = stored.watch_known >= watch or is_over
+        # A process that has just started asks the syncer for its position in its first round.
+        has_asked = stored.syncer is not None or is_over
+        if not (is_exact and has_asked):
             time.sleep(_POLL_SECONDS)
     at = meta.value("clock")
     # Events after this time void the certificate; all changes from the position on are judged, and in the watch.
@@ -159,6 +163,10 @@ def _why_not(began: Began, now: Stored, table: Mapping[str, Any] | None, compare
         return f"validation {name} does not validate it: {table['reason'] or 'start the validation again'}"
     if table["identity"] is None or not {"source", "target"} <= {*began.stored.servers}:
         return f"validation {name} has not looked at the table and its servers yet; run the command again"
+    if (began.stored.syncer or 0) < (began.stored.position or 0):
+        # What it still applies of them is not judged.
+        what = f"the syncer has not applied all changes from before the start of validation {name} yet"
+        return f"{what}; run the command again when the validation has read changes"
     if now.created_at != began.stored.created_at or now.settings != began.stored.settings:
         return f"the settings of validation {name} were changed while the rows were compared"
     if now.gap != began.stored.gap or _systems(now) != _systems(began.stored):

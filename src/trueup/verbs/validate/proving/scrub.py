@@ -136,12 +136,15 @@ class Scrubber:
         credit = self._credit + (share or _REQUESTED_SHARE) * (start - self._counted_at)
         self._credit, self._counted_at = min(credit, _SAVED_SECONDS), start
         if start < self._idle_until:
+            self._credit = min(self._credit, 0.0)
             return
         while self._credit > 0 and time.monotonic() < start + _ROUND_SECONDS:
             began = time.monotonic()
             names = self._tables.pairs if share > 0 else self._tables.to_scrub & self._tables.pairs.keys()
             due = self._next(list(names)) if names else None
             if due is None:
+                # Time in which nothing was due is not made up for later.
+                self._credit = 0.0
                 self._idle_until = time.monotonic() + _IDLE_SECONDS
                 return
             self._scrub(due, marks)

@@ -31,8 +31,16 @@ class TargetChanges(Protocol):
     # Why a certificate is void whose table was not captured without interruption.
     interrupted: str
 
-    def begin(self, stored: Stored, syncer: Syncer) -> tuple[Opened, Mapping[str, Captured]]:
-        """Open the sessions and create what captures changes; raise SlotLost if changes were lost."""
+    @property
+    def skips_applied(self) -> bool:
+        """Whether changes of the syncer are recognized, so that no key of them is reported."""
+        ...
+
+    def begin(self, stored: Stored, syncer: Syncer, position: int) -> tuple[Opened, Mapping[str, Captured]]:
+        """Open the sessions and create what captures changes; raise SlotLost if changes were lost.
+
+        `position` is that of the source, before which the validation reads no changes any more.
+        """
         ...
 
     def close(self) -> None:
@@ -43,8 +51,11 @@ class TargetChanges(Protocol):
         """Health check, called every few seconds; raise SlotLost if changes were lost."""
         ...
 
-    def pull(self, start: int) -> Pulled | None:
-        """Return the changes from `start` on, up to now; None if there are none for now."""
+    def pull(self, start: int, *, at_once: bool = False) -> Pulled | None:
+        """Return the changes from `start` on, up to now; None if there are none for now.
+
+        With `at_once`, it does not pause after a read that found nothing.
+        """
         ...
 
     def found(self, pulled: Pulled) -> Mapping[str, Captured]:

@@ -64,7 +64,12 @@ class TargetLog(LogSource):
         # Tables whose changes on the target are not seen, and why.
         self._problems: dict[str, str] = {}
 
-    def begin(self, stored: Stored, syncer: Syncer) -> tuple[Opened, Mapping[str, Captured]]:
+    @property
+    def skips_applied(self) -> bool:
+        """Whether changes of the syncer have an origin, and nothing else has it."""
+        return bool(self._origins.names)
+
+    def begin(self, stored: Stored, syncer: Syncer, position: int) -> tuple[Opened, Mapping[str, Captured]]:
         """Open the slot on the target; create it and its publication at a new start."""
         self.prepare(stored)
         opened = self.open(stored)
@@ -74,12 +79,14 @@ class TargetLog(LogSource):
         with self._sessions.source_errors():
             own = fed_by(self._sessions.source, self._subscriptions)
         self._origin_names = frozenset(f"pg_{oid}" for oid in own)
-        self._origins = SyncerOrigins(last=self._origins.last)
+        # Transactions that it applies from before this position are not read on the source.
+        last = {name: max(position, self._origins.last.get(name, 0)) for name in self._origin_names}
+        self._origins = SyncerOrigins(last=last)
         self._is_quiet = False
         problems = {name: Captured("", problem) for name, problem in self._problems.items()}
         return opened, {**self.captured(), **problems}
 
-    def pull(self, start: int) -> Pulled | None:
+    def pull(self, start: int, *, at_once: bool = False) -> Pulled | None:
         """Return the changes of the target up to now, without those of the syncer."""
         target = self._sessions.target
         with self._sessions.target_errors():
@@ -100,7 +107,8 @@ class TargetLog(LogSource):
         changes = self._reader.changes(
             start, end, self._places, max_messages=self._sessions.settings.batch, origins=self._origins
         )
-        return Pulled(_PerPair(changes, self._tables), needs=start)
+        is_shared = any(len(names) > 1 for names in _names_by_oid(self._tables).values())
+        return Pulled(_PerPair(changes, self._tables) if is_shared else changes, needs=start)
 
     def take_applied(self) -> int:
         """Return the number of changes of the syncer in the last read."""

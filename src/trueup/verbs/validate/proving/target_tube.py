@@ -46,7 +46,12 @@ class TargetTube(TubeSource):
         # The tables that could not be attached, by their names on the target, and why.
         self._failed: dict[str, str] = {}
 
-    def begin(self, stored: Stored, syncer: Syncer) -> tuple[Opened, Mapping[str, Captured]]:
+    @property
+    def skips_applied(self) -> bool:
+        """Whether the syncer is a subscription that replicates the source, and no table has row triggers."""
+        return bool(self._syncers) and not self._by_row
+
+    def begin(self, stored: Stored, syncer: Syncer, position: int) -> tuple[Opened, Mapping[str, Captured]]:
         """Open the change log on the target; create it at a new start."""
         self._syncer = syncer
         self._look_at_subscriptions()
@@ -58,8 +63,9 @@ class TargetTube(TubeSource):
         self._detach_others()
         return opened, self._named(opened.coverage)
 
-    def pull(self, start: int) -> Pulled | None:
+    def pull(self, start: int, *, at_once: bool = False) -> Pulled | None:
         """Claim pods; raise CatalogChanged if other tables need row triggers now."""
+        self._idle_until = 0.0 if at_once else self._idle_until
         self._check_subscriptions()
         if self._find_by_row() != self._by_row:
             raise CatalogChanged("subscriptions or partitions of the target were changed")

@@ -1,0 +1,51 @@
+"""Changes of the target whose keys were compared afterwards need no comparison of their own."""
+
+from __future__ import annotations
+
+from trueup.capture.log.visible import Snapshot
+from trueup.verbs.validate.proving.compared import ComparedKeys, Moment
+
+TABLE = "public.t"
+
+
+def _moment(number: int, end: int, *running: int, position: int = 0) -> Moment:
+    return Moment(number, Snapshot(end, frozenset(running)), position)
+
+
+def test_a_snapshot_sees_what_was_committed_before_it_also_when_numbers_wrap_around() -> None:
+    snapshot = Snapshot(100, frozenset({90}))
+    assert [snapshot.sees(xid) for xid in (99, 90, 100, 101, 0xFFFFFFF0)] == [True, False, False, False, True]
+
+
+def test_only_a_comparison_after_a_change_was_visible_counts_and_only_of_equal_rows() -> None:
+    compared = ComparedKeys()
+    compared.add(_moment(1, 100, 90), {TABLE: [("1",), ("2",)]}, [(TABLE, ("2",))])
+    assert compared.has(TABLE, ("1",), 99, 0)
+    # Not visible at that time; another table; a row that differed.
+    assert not compared.has(TABLE, ("1",), 90, 0)
+    assert not compared.has(TABLE, ("1",), 100, 0)
+    assert not compared.has("public.u", ("1",), 99, 0)
+    assert not compared.has(TABLE, ("2",), 99, 0)
+    # A row that differed and prints its key otherwise: it may be any of them.
+    compared.forget()
+    compared.add(_moment(2, 100), {TABLE: [("1",)]}, [(TABLE, ("1.0",))])
+    assert not compared.has(TABLE, ("1",), 99, 0)
+
+
+def test_pods_have_no_transaction_and_count_from_the_next_moment_on() -> None:
+    compared = ComparedKeys()
+    compared.add(_moment(1, 100), {TABLE: [("1",)]}, [])
+    assert compared.has(TABLE, ("1",), 0, 0)
+    assert not compared.has(TABLE, ("1",), 0, 1)
+
+
+def test_what_the_rest_of_the_log_does_not_need_is_forgotten() -> None:
+    compared = ComparedKeys()
+    compared.add(_moment(1, 100, position=10), {TABLE: [("1",)]}, [])
+    compared.add(_moment(2, 100, position=20), {TABLE: [("2",)]}, [])
+    compared.forget_before(10)
+    assert not compared.has(TABLE, ("1",), 99, 0)
+    assert compared.has(TABLE, ("2",), 99, 0)
+    # Memory is bounded.
+    compared.add(_moment(3, 100, position=30), {TABLE: [(str(number),) for number in range(1000, 201_000)]}, [])
+    assert not compared.has(TABLE, ("2",), 99, 0)

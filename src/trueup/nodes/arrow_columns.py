@@ -94,9 +94,8 @@ def _bool(column: pa.Array) -> Matrix:
 
 def _float64(column: pa.Array) -> Matrix:
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).astype(">f8")
-    # All NaN have the same bytes.
-    values[np.isnan(values)] = np.nan
     bits = _matrix(values, 8)
+    # All NaN have the same bytes.
     bits[np.isnan(values)] = np.frombuffer(encode("float", float("nan")), np.uint8)
     return bits
 

@@ -35,7 +35,7 @@ def hash_bytes(data: bytes, seed: int) -> int:
         a, b, c = _mixed((a + one) & _MASK, (b + two) & _MASK, (c + three) & _MASK)
     one, two, three = struct.unpack("<3I", data[whole:].ljust(12, b"\0"))
     # The lowest byte of the last number is the one of the length.
-    state = [(c + (three << 8)) & _MASK, (a + one) & _MASK, (b + two) & _MASK]
+    state: list[int] = [(c + (three << 8)) & _MASK, (a + one) & _MASK, (b + two) & _MASK]
     for number, bits in enumerate(FINAL):
         place, other = number % 3, (number + 2) % 3
         state[place] = ((state[place] ^ state[other]) - _rotated(state[other], bits)) & _MASK

@@ -264,9 +264,12 @@ def test_blocks(
     # As if the blocks that differ had many rows: smaller ones are read.
     monkeypatch.setattr("trueup.verbs.compare.digests.NARROWED_ROWS", 0)
     read, local_rows = list[Plan](), ColumnarNode.local_rows
-    monkeypatch.setattr(
-        ColumnarNode, "local_rows", lambda node, plan, blocks: (read.append(plan), local_rows(node, plan, blocks))[1]
-    )
+
+    def noted_rows(node: ColumnarNode, plan: Plan, blocks: Any) -> Any:
+        read.append(plan)
+        return local_rows(node, plan, blocks)
+
+    monkeypatch.setattr(ColumnarNode, "local_rows", noted_rows)
     result = diff(pg, engine, lake, "b", compare_unit_size=20)
     expected = {("changed", str(key), ("v",)) for key in changed} | {("extra", str(keys[5]), ())}
     assert found(result) == expected | {("missing", str(key), ()) for key in (keys[0] - 3, keys[-1] + 3)}

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from trueup.errors import CheckFailed, NodeError
 from trueup.nodes.arrow_columns import block_numbers, class_of, is_possible, rows
-from trueup.nodes.base import HashBlocks, KeyBlocks, Plan
+from trueup.nodes.base import Blocks, HashBlocks, KeyBlocks, Plan
 from trueup.nodes.block_digests import BlockDigests, differing
 from trueup.nodes.columnar import ColumnarNode
 from trueup.nodes.columnar_workers import digests_of
@@ -113,6 +113,11 @@ def test_numbers_as_texts_and_bytes_that_are_no_text() -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff "]).buffers())
     assert rows(["text"], [broken], 1).lines() == [encode_row(["text"], [b"\xff "])]
     assert rows(["char"], [broken], 1).lines() == [encode_row(["char"], [b"\xff"])]
+
+
+def test_all_nan_are_the_same() -> None:
+    odd = pa.array(np.array([0xFFF8000000000001, 0x7FF0000000000001], np.uint64).view(np.float64))
+    assert rows(["float"], [odd], 2).lines() == [encode_row(["float"], [encode("float", float("nan"))])] * 2
 
 
 @pytest.mark.parametrize(
@@ -208,7 +213,8 @@ def test_a_long_value_of_all_rows_needs_little_memory(tmp_path: Path) -> None:
 def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
     pq.write_table(_table(1000), tmp_path / "a.parquet", row_group_size=100)
     node, plan = _node(tmp_path)
-    for blocks, is_short in product((KeyBlocks("id", 0, 10, 100), HashBlocks(4)), (False, True)):
+    kinds: list[Blocks] = [KeyBlocks("id", 0, 10, 100), HashBlocks(4)]
+    for blocks, is_short in product(kinds, (False, True)):
         plan = Plan(plan.columns, plan.key, plan.seed, blocks, is_short)
         digests = node.digests(plan)
         wanted = digests.numbers.tolist()[1::3]

@@ -119,14 +119,6 @@ Blocks = KeyBlocks | HashBlocks
 
 
 @dataclass(frozen=True)
-class Within:
-    """Only the rows of some blocks by key, which are cut into smaller ones."""
-
-    blocks: KeyBlocks
-    numbers: Collection[int]
-
-
-@dataclass(frozen=True)
 class Plan:
     """What a run compares: the key first, then the other columns. `key`: how many columns are the key, 0 without."""
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from trueup.errors import CheckFailed, Interrupted, TrueupError
 from trueup.nodes import arrow_columns as columns
-from trueup.nodes.base import EncodedRows, Moment, NodeColumn, NodeTable, Plan, Within, check_null_keys
+from trueup.nodes.base import EncodedRows, Moment, NodeColumn, NodeTable, Plan, check_null_keys
 from trueup.nodes.block_digests import BlockDigests
 from trueup.nodes.columnar_workers import digests_of
 from trueup.nodes.parquet_parts import Files, NotColumnar, Work, read_files
@@ -97,9 +96,9 @@ class ColumnarNode:
             computed[kind] = [f"{one:016x}{other:016x}" for one, other in zip(high.tolist(), low.tolist(), strict=True)]
         return computed
 
-    def digests(self, plan: Plan, within: Within | None = None) -> BlockDigests:
+    def digests(self, plan: Plan) -> BlockDigests:
         """Read all parts once, and add up the hashes of their rows per block."""
-        work, found, without_key = replace(self._work(plan), within=within), [], 0
+        work, found, without_key = self._work(plan), [], 0
         for digests, lacking in digests_of(work, self._known.parts, self._stop):
             found.append(digests)
             without_key += lacking

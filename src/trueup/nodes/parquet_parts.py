@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from trueup.errors import CheckFailed, NodeError
 from trueup.nodes import arrow_columns as columns
-from trueup.nodes.base import Blocks, EncodedRows, KeyBlocks, Plan, Within
+from trueup.nodes.base import Blocks, EncodedRows, KeyBlocks, Plan
 from trueup.nodes.block_digests import BlockDigests
 from trueup.rows.canonical import decode_row, text_of
 from trueup.rows.spec import ValueClass
@@ -135,8 +135,6 @@ class Work:
     seed: bytes
     blocks: Blocks
     is_short: bool = False
-    # For digests.
-    within: Within | None = None
 
     @classmethod
     def of(cls, plan: Plan, node: str) -> Work:
@@ -158,11 +156,7 @@ class Work:
     def _digests(self, part: Part) -> tuple[BlockDigests, int]:
         found: list[BlockDigests] = []
         without_key = 0
-        wanted = self._wanted()
         for batch in self._batches(part):
-            if wanted is not None and self.within is not None:
-                numbers = columns.block_numbers(self.within.blocks, self._values(batch)[0], None)
-                batch = batch.filter(pa.array(wanted[numbers]))
             values = self._values(batch)
             if self.key and any(column.null_count for column in values[: self.key]):
                 lacks = [column.is_null().to_numpy(zero_copy_only=False) for column in values[: self.key]]
@@ -171,14 +165,6 @@ class Work:
             numbers = columns.block_numbers(self.blocks, values[0], high)
             found.append(BlockDigests.added(numbers, np.ones(len(numbers), np.int64), high, low))
         return BlockDigests.merged(found), without_key
-
-    def _wanted(self) -> Any:
-        """Return whether rows are chosen, per block by key; None: all are."""
-        if self.within is None:
-            return None
-        wanted = np.zeros(self.within.blocks.count + 2, bool)
-        wanted[list(self.within.numbers)] = True
-        return wanted
 
     def rows(self, part: Part, blocks: Sequence[int]) -> Iterator[EncodedRows]:
         """Yield the rows of a part in these blocks, which are sorted."""

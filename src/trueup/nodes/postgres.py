@@ -23,17 +23,7 @@ from trueup.db.snapshot import Control
 from trueup.engine.slots import Share, cores_here
 from trueup.errors import CheckFailed, Interrupted
 from trueup.nodes import postgres_columns as columns
-from trueup.nodes.base import (
-    EncodedRows,
-    KeyBlocks,
-    Moment,
-    NodeColumn,
-    NodeTable,
-    Plan,
-    Within,
-    check_null_keys,
-    merged,
-)
+from trueup.nodes.base import EncodedRows, KeyBlocks, Moment, NodeColumn, NodeTable, Plan, check_null_keys, merged
 from trueup.nodes.block_digests import BlockDigests
 from trueup.nodes.key_numbers import LIMITS, is_possible
 from trueup.nodes.postgres_query import check_query, read_query, with_expressions
@@ -201,11 +191,9 @@ class PostgresNode:
         low, high = self._execute(sql.SQL("SELECT {}, {}").format(*queries))[0]
         return None if low is None or high is None else (int(low), int(high))
 
-    def digests(self, plan: Plan, within: Within | None = None) -> BlockDigests:
+    def digests(self, plan: Plan) -> BlockDigests:
         """Scan the table in parts of its pages, on several sessions of the same snapshot."""
         relation, parts = self._known, self._page_parts()
-        if within is not None:
-            parts = [[*part, relation.within(plan, within)] for part in parts]
 
         def digest(conditions: Conditions) -> BlockDigests:
             query = relation.digests(plan, conditions)

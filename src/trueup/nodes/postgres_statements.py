@@ -9,7 +9,7 @@ from psycopg import sql
 
 from trueup.db.catalog import READABLE_KINDS, Column, Table
 from trueup.nodes import postgres_columns as columns
-from trueup.nodes.base import KeyBlocks, Plan, Within, merged
+from trueup.nodes.base import KeyBlocks, Plan, merged
 from trueup.nodes.postgres_query import QUERY
 from trueup.nodes.postgres_rows import ARRAYS, KeyQuery
 from trueup.rows.encode import base_value
@@ -118,9 +118,10 @@ class Statements:
                 key, row, self.source(), self.where(*conditions)
             )
             return query.as_string(None)
-        listed = _any(blocks)
+        listed = sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))
         if isinstance(plan.blocks, KeyBlocks):
-            return self.rows(plan, [*conditions, self.within(plan, Within(plan.blocks, blocks))])
+            condition = sql.SQL("{} = {}").format(self._block(plan), listed)
+            return self.rows(plan, [*conditions, condition])
         query = sql.SQL(
             "SELECT k, v FROM (SELECT k, v, {hash} AS hash FROM"
             " (SELECT {key} AS k, {row} AS v FROM {source}{where} OFFSET 0) r OFFSET 0) rows WHERE {block} = {listed}"
@@ -161,10 +162,6 @@ class Statements:
         ]
         return [[sql.SQL("({})").format(sql.SQL(" OR ").join(batch))] for batch in batches]
 
-    def within(self, plan: Plan, within: Within) -> sql.Composed:
-        """Return the condition that selects the rows of blocks by key."""
-        return sql.SQL("{} = {}").format(columns.block_of(within.blocks, self.key(plan)), _any(within.numbers))
-
     def _block(self, plan: Plan) -> sql.Composed:
         """Return the number of the block of a row, of its first key column or of the column `hash`."""
         if isinstance(plan.blocks, KeyBlocks):
@@ -195,7 +192,3 @@ class Statements:
         names = [self._column(plan, number).name for number in range(plan.key)]
         tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names if name not in sure]
         return sql.SQL("({})").format(sql.SQL(" OR ").join(tests)) if tests else None
-
-
-def _any(blocks: Collection[int]) -> sql.Composed:
-    return sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))

@@ -16,7 +16,6 @@ from trueup.cli.main import run as command
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.nodes.base import HashBlocks, KeyBlocks, Plan
 from trueup.nodes.block_digests import BlockDigests
-from trueup.nodes.columnar import ColumnarNode
 from trueup.report.model import DiffResult
 from trueup.rows.encode import trim_scale
 from trueup.testing.postgres import Database, Server
@@ -261,21 +260,10 @@ def test_blocks(
         return all_digests(nodes, plan)
 
     monkeypatch.setattr("trueup.verbs.compare.run.all_digests", noted)
-    # As if the blocks that differ had many rows: smaller ones are read.
-    monkeypatch.setattr("trueup.verbs.compare.digests.NARROWED_ROWS", 0)
-    read, local_rows = list[Plan](), ColumnarNode.local_rows
-
-    def noted_rows(node: ColumnarNode, plan: Plan, blocks: Any) -> Any:
-        read.append(plan)
-        return local_rows(node, plan, blocks)
-
-    monkeypatch.setattr(ColumnarNode, "local_rows", noted_rows)
     result = diff(pg, engine, lake, "b", compare_unit_size=20)
     expected = {("changed", str(key), ("v",)) for key in changed} | {("extra", str(keys[5]), ())}
     assert found(result) == expected | {("missing", str(key), ()) for key in (keys[0] - 3, keys[-1] + 3)}
     assert isinstance(plans[0].blocks, blocks)
-    if engine == "local" and blocks is KeyBlocks:
-        assert [plan.blocks.width for plan in read if isinstance(plan.blocks, KeyBlocks)] == [1]
 
 
 @ENGINES
@@ -316,7 +304,6 @@ def test_ranges_of_other_keys(
         return all_digests(nodes, plan)
 
     monkeypatch.setattr("trueup.verbs.compare.run.all_digests", noted)
-    monkeypatch.setattr("trueup.verbs.compare.digests.NARROWED_ROWS", 0)
     result = diff(pg, engine, lake, "r", compare_unit_size=20)
     texts = {row[0] for row in pg.execute("SELECT k::text FROM r WHERE v IN (0, 500, 501, 999)")}
     assert {key.removesuffix("+00") for _, key, _ in found(result)} == {

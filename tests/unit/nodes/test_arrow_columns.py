@@ -159,6 +159,11 @@ def test_digests_of_blocks_add_up(one: list[Any], other: list[Any], cut: int) ->
     assert found == {number for number in {*known, *others} if known.get(number) != others.get(number)}
 
 
+@pytest.mark.parametrize("other", [(1, 3, 5, 7), (1, 2, 6, 7), (1, 2, 5, 8)])
+def test_blocks_differ_by_each_part_of_a_digest(other: tuple[int, int, int, int]) -> None:
+    assert list(differing([BlockDigests.of([(1, 2, 5, 7)]), BlockDigests.of([other])])) == [(1, 2 + other[1])]
+
+
 def _sums(lines: Sequence[Any]) -> dict[int, tuple[int, int, int]]:
     digests = BlockDigests.of(lines)
     return {

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from trueup.config.address import POSTGRESQL
-from trueup.nodes.base import ComparedNode, HashBlocks, KeyBlocks, NodeTable, Plan, Within
+from trueup.nodes.base import ComparedNode, HashBlocks, KeyBlocks, NodeTable, Plan
 from trueup.nodes.block_digests import BlockDigests, all_numbers, differing, most_rows
 from trueup.nodes.columnar import ColumnarNode
-from trueup.nodes.key_numbers import is_possible
 from trueup.nodes.postgres import PostgresNode
 from trueup.nodes.probe import without_wrong, wrong_classes
 from trueup.rows.keys import Block
@@ -27,11 +26,6 @@ _SMALL = 32
 _MOST_BLOCKS = 500_000
 _SMALL_KINDS = (POSTGRESQL, "parquet", "delta")
 _DATABASES = (POSTGRESQL, "mysql", "clickhouse", "chdb")
-# Kinds that have the short hash.
-_HASHING = (PostgresNode, ColumnarNode)
-# Rows of all nodes in blocks that differ, from which on their digests are computed again in smaller blocks.
-NARROWED_ROWS = 200_000
-_MOST_NUMBERS = 2**31 - 2
 Digests = Mapping[str, BlockDigests]
 
 
@@ -53,7 +47,7 @@ def with_blocks(
 def with_hash(plan: Plan, nodes: Sequence[ComparedNode]) -> Plan:
     """Return the plan with the faster hash, if all nodes have it."""
     is_short = all(
-        isinstance(node, _HASHING) and (not isinstance(node, PostgresNode) or node.has_short_hash(plan.seed))
+        node.has_short_hash(plan.seed) if isinstance(node, PostgresNode) else isinstance(node, ColumnarNode)
         for node in nodes
     )
     return replace(plan, is_short=is_short)
@@ -77,38 +71,17 @@ def all_digests(nodes: Sequence[ComparedNode], plan: Plan) -> tuple[Plan, tuple[
     by a plan that compares it as text, which is returned with the remarks on it.
     """
 
+    def stop() -> None:
+        for node in nodes:
+            node.stop()
+
     remarks: tuple[str, ...] = ()
     while True:
-        answers = together(nodes, partial(_digests, plan), cancel=partial(_stop, nodes))
+        answers = together(nodes, partial(_digests, plan), cancel=stop)
         wrong = {node.name: kinds for node, (kinds, _) in zip(nodes, answers, strict=True) if kinds}
         if not wrong:
             return plan, remarks, {node.name: found for node, (_, found) in zip(nodes, answers, strict=True)}
         plan, remarks = without_wrong(plan, wrong)
-
-
-def _stop(nodes: Sequence[ComparedNode]) -> None:
-    for node in nodes:
-        node.stop()
-
-
-def narrowed(nodes: Sequence[ComparedNode], plan: Plan, found: Mapping[int, int]) -> tuple[Plan, dict[int, int]]:
-    """Return a plan with smaller blocks, and those of them that differ, if the blocks that differ have many rows.
-
-    Digests of smaller blocks cost less than their rows, of which most are equal.
-    """
-    blocks = plan.blocks
-    kept = plan, dict(found)
-    if not (plan.is_short and isinstance(blocks, KeyBlocks)) or sum(found.values()) < NARROWED_ROWS:
-        return kept
-    width = max(1, blocks.width // _SMALL)
-    smaller = replace(blocks, width=width, count=-(-blocks.width * blocks.count // width))
-    if width == blocks.width or smaller.count > _MOST_NUMBERS or not is_possible(blocks.kind, blocks.low, smaller.end):
-        return kept
-    plan, within = replace(plan, blocks=smaller), Within(blocks, found)
-    hashing = [node for node in nodes if isinstance(node, _HASHING)]
-    answers = together(hashing, lambda node: node.digests(plan, within), cancel=partial(_stop, nodes))
-    assert len(answers) == len(nodes)
-    return plan, dict(differing(answers))
 
 
 def _digests(plan: Plan, node: ComparedNode) -> tuple[Sequence[ValueClass], BlockDigests]:

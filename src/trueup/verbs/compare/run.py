@@ -24,7 +24,7 @@ from trueup.task.compare.result import Ending, conclude, record
 from trueup.task.compare.state import new_state
 from trueup.task.open import OpenTask, open_task
 from trueup.task.steering import Steering
-from trueup.verbs.compare.digests import all_digests, differing_blocks, narrowed, with_blocks, with_hash
+from trueup.verbs.compare.digests import all_digests, differing_blocks, with_blocks, with_hash
 from trueup.verbs.compare.prepare import check_settings, inexact, prepared, remarks_of
 from trueup.verbs.compare.recheck import recheck
 from trueup.verbs.compare.request import CompareRequest, CompareRun, Session
@@ -91,8 +91,6 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
 def _compare_rows(run: CompareRun, blocks: Mapping[int, int], seen: float) -> None:
     run.progress.stage("comparing rows", len(blocks))
     try:
-        if run.is_local and run.is_held:
-            run.plan, blocks = narrowed(run.nodes, run.plan, blocks)
         with environment_errors(), compared_blocks(run, blocks) as found:
             keep(run, found)
             _check_moments(run)

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trueup.errors import CheckFailed
+from trueup.nodes.arrow_hash import hashes, padding
 from trueup.nodes.base import Blocks, HashBlocks, KeyBlocks
 from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, FORMS, SEED, encode
+from trueup.rows.lookup3 import LONGEST, seeds_of
 from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
@@ -92,9 +94,8 @@ def _bool(column: pa.Array) -> Matrix:
 
 def _float64(column: pa.Array) -> Matrix:
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).astype(">f8")
-    # All NaN have the same bytes.
-    values[np.isnan(values)] = np.nan
     bits = _matrix(values, 8)
+    # All NaN have the same bytes.
     bits[np.isnan(values)] = np.frombuffer(encode("float", float("nan")), np.uint8)
     return bits
 
@@ -161,31 +162,53 @@ def _head(fields: int, seed: bytes | None) -> bytes:
 class Rows:
     """Encoded rows of a batch, in one buffer."""
 
-    def __init__(self, data: pa.Array) -> None:
-        offsets = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data) + 1]
-        self._offsets = offsets.tolist()
-        self._data = data.buffers()[2].to_pybytes() if data.buffers()[2] is not None else b""
+    def __init__(self, data: pa.Array, lengths: Any) -> None:
+        self._starts = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data)]
+        # Without the padding.
+        self._lengths = lengths
+        self._data = data.buffers()[2] if data.buffers()[2] is not None else pa.py_buffer(b"")
 
     def lines(self) -> list[bytes]:
         """Return the rows."""
-        data = self._data
-        return [data[start:end] for start, end in zip(self._offsets, self._offsets[1:], strict=False)]
+        data = self._data.to_pybytes()
+        ends = (self._starts + self._lengths).tolist()
+        return [data[start:end] for start, end in zip(self._starts.tolist(), ends, strict=True)]
 
-    def hashes(self) -> tuple[Any, Any]:
-        """Return both halves of the md5 of each row."""
-        data = self._data
-        pairs = zip(self._offsets, self._offsets[1:], strict=False)
-        digests = b"".join([_md5(data[start:end]).digest() for start, end in pairs])
+    def hashes(self, seed: bytes | None = None) -> tuple[Any, Any]:
+        """Return both halves of the md5 of each row or, with a seed, both hashes of `lookup3` of padded rows."""
+        if seed is not None:
+            return self._short_hashes(seed)
+        digests = b"".join([_md5(line).digest() for line in self.lines()])
         halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
         return halves[:, 0], halves[:, 1]
 
+    def _short_hashes(self, seed: bytes) -> tuple[Any, Any]:
+        data, starts, lengths = self._data, self._starts.astype(np.int64), self._lengths
+        if lengths.max(initial=0) > LONGEST:
+            long = np.flatnonzero(lengths > LONGEST)
+            whole = data.to_pybytes()
+            digests = [_md5(whole[starts[row] : starts[row] + lengths[row]]).digest() for row in long.tolist()]
+            size = 16 + int(padding(np.array([16]))[0])
+            data, lengths = whole + b"".join(digest.ljust(size, b"\0") for digest in digests), lengths.copy()
+            starts[long], lengths[long] = len(whole) + size * np.arange(len(long)), 16
+        high, low = hashes(data, starts, lengths, seeds_of(seed))
+        return high, low
 
-def rows(kinds: Sequence[ValueClass], values: Sequence[pa.Array], size: int, seed: bytes | None = None) -> Rows:
+
+def rows(
+    kinds: Sequence[ValueClass],
+    values: Sequence[pa.Array],
+    size: int,
+    seed: bytes | None = None,
+    *,
+    is_padded: bool = False,
+) -> Rows:
     """Return columns of a batch of this many rows as encoded rows."""
     head = np.frombuffer(_head(len(values) + (seed is not None), seed), np.uint8)
     # Bytes of a fixed size per row that follow each other are written at once.
     pieces: list[pa.Array] = []
     waiting = [np.broadcast_to(head, (size, len(head)))]
+    total = np.zeros(size, np.int64)
     for kind, column in zip(kinds, values, strict=True):
         form = FORMS[kind]
         number = np.frombuffer(form.number.to_bytes(4, "big"), np.uint8)
@@ -202,11 +225,21 @@ def rows(kinds: Sequence[ValueClass], values: Sequence[pa.Array], size: int, see
         if column.null_count:
             data = pc.if_else(pa.array(valid), data, pa.scalar(b"", pa.binary()))
         pieces += [_binary(np.concatenate(waiting, axis=1)), data]
+        total += sum(one.shape[1] for one in waiting) + np.where(valid, lengths, 0)
         waiting = []
     if waiting:
         pieces.append(_binary(np.concatenate(waiting, axis=1)))
+        total += sum(one.shape[1] for one in waiting)
+    if is_padded:
+        pieces.append(_zeros(padding(total)))
     joined = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
-    return Rows(joined)
+    return Rows(joined, total)
+
+
+def _zeros(lengths: Any) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    data = pa.py_buffer(bytes(int(offsets[-1])))
+    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), data])
 
 
 def _binary(matrix: Matrix) -> pa.Array:

@@ -126,6 +126,8 @@ class Plan:
     key: int
     seed: bytes
     blocks: Blocks = field(default_factory=lambda: HashBlocks(0))
+    # Whether rows are hashed by `trueup.rows.lookup3` instead of md5.
+    is_short: bool = False
 
     @property
     def kinds(self) -> tuple[ValueClass, ...]:

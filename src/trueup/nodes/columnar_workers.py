@@ -1,4 +1,6 @@
-"""Compute digests of parts of local files: in this process, or for many rows in processes, because of Python's lock.
+"""Compute digests of parts of local files: in threads or, if rows are hashed by md5, in processes.
+
+A loop over md5 of many rows holds Python's lock.
 
 A process is started by name, and not with multiprocessing, which would run the main module of the user's program again.
 """
@@ -26,6 +28,9 @@ Answer = tuple[BlockDigests, int]
 
 def digests_of(work: Work, parts: Sequence[Part], stop: threading.Event, *, workers: int = 0) -> Iterator[Answer]:
     """Yield the digests of each part, and how many of its rows have NULL in the key. `workers`: 0 by the cores."""
+    if work.is_short:
+        yield from _in_threads(work, parts, stop, workers or min(cores_here(), len(parts)))
+        return
     # One core is for the other nodes, and for this process.
     workers = workers or min(cores_here() - 1, len(parts), sum(part.rows for part in parts) // _ROWS)
     if workers > 1:
@@ -39,6 +44,22 @@ def digests_of(work: Work, parts: Sequence[Part], stop: threading.Event, *, work
 def _check(stop: threading.Event, work: Work) -> None:
     if stop.is_set():
         raise Interrupted("the run was stopped", node=work.node)
+
+
+def _in_threads(work: Work, parts: Sequence[Part], stop: threading.Event, workers: int) -> Iterator[Answer]:
+    def digests(part: Part) -> Answer:
+        _check(stop, work)
+        return work.digests(part)
+
+    # An error stops the others: the first in the order of the parts is raised.
+    with ThreadPoolExecutor(max(1, workers), thread_name_prefix="trueup-files") as pool:
+        futures = [pool.submit(digests, part) for part in sorted(parts, key=lambda part: -part.rows)]
+        try:
+            for future in futures:
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _in_processes(work: Work, parts: Sequence[Part], stop: threading.Event, workers: int) -> list[Answer]:

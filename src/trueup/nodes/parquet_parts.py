@@ -134,6 +134,7 @@ class Work:
     key: int
     seed: bytes
     blocks: Blocks
+    is_short: bool = False
 
     @classmethod
     def of(cls, plan: Plan, node: str) -> Work:
@@ -145,7 +146,7 @@ class Work:
         names = tuple(column.on[node].name for column in plan.columns)
         first = plan.columns[0]
         has_number = bool(plan.key) and first.kind == "int" == first.on[node].kind
-        return cls(node, names, plan.kinds, has_number, plan.key, plan.seed, plan.blocks)
+        return cls(node, names, plan.kinds, has_number, plan.key, plan.seed, plan.blocks, plan.is_short)
 
     def digests(self, part: Part) -> tuple[BlockDigests, int]:
         """Return the digests of a part, and how many of its rows have NULL in the key."""
@@ -160,7 +161,7 @@ class Work:
             if self.key and any(column.null_count for column in values[: self.key]):
                 lacks = [column.is_null().to_numpy(zero_copy_only=False) for column in values[: self.key]]
                 without_key += int(np.logical_or.reduce(lacks).sum())
-            high, low = columns.rows(self.kinds, values, batch.num_rows, self.seed).hashes()
+            high, low = self._hashes(values, batch.num_rows)
             numbers = columns.block_numbers(self.blocks, values[0], high)
             found.append(BlockDigests.added(numbers, np.ones(len(numbers), np.int64), high, low))
         return BlockDigests.merged(found), without_key
@@ -182,8 +183,8 @@ class Work:
                     yield self._encoded(batch)
                 continue
             values = self._values(batch)
-            encoded = columns.rows(self.kinds, values, batch.num_rows, self.seed)
-            wanted = np.isin(columns.block_numbers(self.blocks, None, encoded.hashes()[0]), listed)
+            high, _ = self._hashes(values, batch.num_rows)
+            wanted = np.isin(columns.block_numbers(self.blocks, None, high), listed)
             batch = batch.filter(pa.array(wanted))
             if batch.num_rows:
                 yield self._encoded(batch)
@@ -212,6 +213,10 @@ class Work:
             return rows, rows
         keys = columns.rows(self.kinds[: self.key], values[: self.key], batch.num_rows).lines()
         return keys, rows
+
+    def _hashes(self, values: list[pa.Array], size: int) -> tuple[Any, Any]:
+        encoded = columns.rows(self.kinds, values, size, self.seed, is_padded=self.is_short)
+        return encoded.hashes(self.seed if self.is_short else None)
 
     def _values(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [batch.column(name) for name in self.names]

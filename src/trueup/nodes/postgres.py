@@ -31,6 +31,8 @@ from trueup.nodes.postgres_rows import Packed, ReadKeys, ReadParts, TaskSource
 from trueup.nodes.postgres_statements import Conditions, Statements
 from trueup.nodes.probe import SAMPLES, expected
 from trueup.rows.comparable import filter_of
+from trueup.rows.lookup3 import SAMPLES as SAMPLES_OF_BYTES
+from trueup.rows.lookup3 import hash_bytes, seeds_of
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec, ValueClass
 from trueup.task.connections import as_connected, check_free
@@ -145,6 +147,11 @@ class PostgresNode:
             results |= {number: str(text) for number, text in self._execute(query)}
             computed[kind] = list(results.values())
         return computed
+
+    def has_short_hash(self, seed: bytes) -> bool:
+        """Return whether the server hashes bytes as `trueup.rows.lookup3`: others do on processors of other kinds."""
+        computed = [int(row[0]) % 2**64 for row in self._execute(columns.short_hash_probe(seed))]
+        return computed == [hash_bytes(sample, seeds_of(seed)[0]) for sample in SAMPLES_OF_BYTES]
 
     def key_blocks(self, plan: Plan, unit: int) -> KeyBlocks | None:
         """Return blocks by ranges of the first key column, if it has numbers that are spread evenly."""

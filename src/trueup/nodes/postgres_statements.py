@@ -83,21 +83,31 @@ class Statements:
         block = self._block(plan)
         lacks_key = self._lacks_key(plan)
         without_key = sql.SQL("count(*) FILTER (WHERE lacks_key)" if lacks_key else "0::int8")
+        hash, row = self._hash(plan), self._encoded(plan)[1]
         # Of the first key column, computed below; of the hash, above: OFFSET 0 keeps it from being computed twice.
-        return sql.SQL(
-            "SELECT {outer} AS block, count(*), {without_key}, sum({high})::text, sum({low})::text"
-            " FROM (SELECT {inner}{lacks_key}{hash} AS hash FROM {source}{where} OFFSET 0) rows"
-            " GROUP BY 1"
-        ).format(
-            outer=sql.SQL("block") if by_key else block,
+        rows = sql.SQL("(SELECT {inner}{lacks_key}{hash} AS hash FROM {source}{where} OFFSET 0)").format(
             inner=sql.SQL("{} AS block, ").format(block) if by_key else sql.SQL(""),
-            without_key=without_key,
             lacks_key=sql.SQL("{} AS lacks_key, ").format(lacks_key) if lacks_key else sql.SQL(""),
-            high=sql.SQL(self.hash.halves[0]),
-            low=sql.SQL(self.hash.halves[1]),
-            hash=self.hash.of(self._encoded(plan)[1]),
+            hash=row if hash.is_of_column else hash.of(row),
             source=self.source(),
             where=self.where(*conditions),
+        )
+        if hash.is_of_column:
+            rows = sql.SQL("(SELECT {}{}{} AS hash FROM {} r OFFSET 0)").format(
+                sql.SQL("block, " if by_key else ""),
+                sql.SQL("lacks_key, " if lacks_key else ""),
+                hash.of(sql.SQL("r.hash")),
+                rows,
+            )
+        return sql.SQL(
+            "SELECT {outer} AS block, count(*), {without_key}, sum({high})::text, sum({low})::text"
+            " FROM {rows} rows GROUP BY 1"
+        ).format(
+            outer=sql.SQL("block") if by_key else block,
+            without_key=without_key,
+            high=sql.SQL(hash.halves[0]),
+            low=sql.SQL(hash.halves[1]),
+            rows=rows,
         )
 
     def rows(self, plan: Plan, conditions: Conditions, blocks: Collection[int] | None = None) -> str:
@@ -116,7 +126,7 @@ class Statements:
             "SELECT k, v FROM (SELECT k, v, {hash} AS hash FROM"
             " (SELECT {key} AS k, {row} AS v FROM {source}{where} OFFSET 0) r OFFSET 0) rows WHERE {block} = {listed}"
         ).format(
-            hash=self.hash.of(sql.SQL("v")),
+            hash=self._hash(plan).of(sql.SQL("v")),
             key=key,
             row=row,
             source=self.source(),
@@ -156,7 +166,10 @@ class Statements:
         """Return the number of the block of a row, of its first key column or of the column `hash`."""
         if isinstance(plan.blocks, KeyBlocks):
             return columns.block_of(plan.blocks, self.key(plan))
-        return self.hash.block(plan.blocks)
+        return self._hash(plan).block(plan.blocks)
+
+    def _hash(self, plan: Plan) -> columns.HashSql:
+        return columns.short_hash_sql(plan.seed) if plan.is_short else self.hash
 
     def _column(self, plan: Plan, number: int) -> Column:
         column = self.table.column(plan.columns[number].on[self.node].name)

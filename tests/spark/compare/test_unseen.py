@@ -18,6 +18,7 @@ from trueup.db.clickhouse import Embedded
 from trueup.errors import TrueupError
 from trueup.nodes import parquet_parts
 from trueup.nodes import postgres_columns as columns
+from trueup.nodes.base import Plan
 from trueup.nodes.block_digests import BlockDigests
 from trueup.testing.postgres import Database
 from trueup.verbs.compare.digests import all_digests
@@ -140,18 +141,36 @@ def test_a_server_that_is_killed(pg: Database, tmp_path: Path, monkeypatch: pyte
     assert "node my: the connection that holds the snapshot was lost" in result.incomplete[0]
 
 
-def test_older_servers_compute_the_same_hashes(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pg.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(4, 900) g; CREATE TABLE k AS SELECT * FROM t")
+@pytest.mark.parametrize(("is_short", "since"), [(True, 0), (False, columns.BYTES_SINCE), (False, 999999)])
+def test_hashes_of_all_servers_are_the_same_as_those_of_files(
+    pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_short: bool, since: int
+) -> None:
+    pg.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(4, 900) g")
+    # Rows at the length from which on they are replaced by their md5.
+    pg.execute("INSERT INTO t SELECT g, repeat('x', g) FROM generate_series(1970, 2030) g")
+    pg.execute("CREATE TABLE k AS SELECT * FROM t")
     rows = pg.execute("SELECT id, v FROM t")
     written = pa.table({"id": [row[0] for row in rows], "v": [row[1] if row[0] != 7 else "other" for row in rows]})
     pq.write_table(written, tmp_path / "x.parquet")
     nodes = {"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}
-    for since in (columns.BYTES_SINCE, 999999):
-        monkeypatch.setattr(columns, "BYTES_SINCE", since)
-        # By ranges of the key, and by hash: a text has no number.
-        for table, key, found in (("t", ["id"], (1, 0)), ("k", ["v", "id"], (0, 1))):
-            counts = trueup.diff(table, nodes=nodes, key=key, recheck=0, engine="local").pairs["pg/lake"]
-            assert (counts.changed, counts.missing, counts.extra) == (found[0], found[1], found[1])
+    plans: list[Plan] = []
+
+    def digests(nodes: Any, plan: Plan) -> Any:
+        plans.append(plan)
+        return all_digests(nodes, plan)
+
+    monkeypatch.setattr("trueup.verbs.compare.run.all_digests", digests)
+    monkeypatch.setattr(columns, "BYTES_SINCE", since)
+    if not is_short:
+        # As a server that computes another hash of bytes.
+        monkeypatch.setattr("trueup.nodes.postgres.hash_bytes", lambda data, seed: 0)
+    # By ranges of the key, and by hash: a text has no number.
+    for table, key, found in (("t", ["id"], (1, 0)), ("k", ["v", "id"], (0, 1))):
+        result = trueup.diff(table, nodes=nodes, key=key, recheck=0, engine="local")
+        counts = result.pairs["pg/lake"]
+        assert (counts.changed, counts.missing, counts.extra) == (found[0], found[1], found[1])
+        assert result.mismatched_blocks == 1 + found[1]
+    assert [plan.is_short for plan in plans] == [is_short, is_short]
 
 
 def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(

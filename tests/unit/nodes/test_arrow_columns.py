@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from trueup.errors import CheckFailed, NodeError
 from trueup.nodes.arrow_columns import block_numbers, class_of, is_possible, rows
-from trueup.nodes.base import HashBlocks, KeyBlocks, Plan
+from trueup.nodes.base import Blocks, HashBlocks, KeyBlocks, Plan
 from trueup.nodes.block_digests import BlockDigests, differing
 from trueup.nodes.columnar import ColumnarNode
 from trueup.nodes.columnar_workers import digests_of
@@ -26,6 +28,7 @@ from trueup.nodes.files import PathSource
 from trueup.nodes.parquet_parts import NotColumnar, Part, Work, read_files
 from trueup.nodes.plan import Request, plan_columns
 from trueup.nodes.probe import expected
+from trueup.rows import lookup3
 from trueup.rows.canonical import encode, encode_row, hash_row
 from trueup.rows.spec import ValueClass
 
@@ -72,7 +75,8 @@ def test_rows_are_those_of_the_reference(data: st.DataObject) -> None:
         assert is_possible(native, target)
     kinds = [column[2] for column in chosen]
     # As a part of larger arrays: arrays of a batch may start anywhere.
-    computed = rows(kinds, [pa.concat_arrays([one, one]).slice(size) for one in arrays], size, seed)
+    sliced = [pa.concat_arrays([one, one]).slice(size) for one in arrays]
+    computed = rows(kinds, sliced, size, seed)
     lines = [
         encode_row(kinds, [_encoded(kind, line[number]) for kind, line in zip(kinds, values, strict=True)], seed)
         for number in range(size)
@@ -80,6 +84,21 @@ def test_rows_are_those_of_the_reference(data: st.DataObject) -> None:
     assert computed.lines() == lines
     high, low = computed.hashes()
     assert list(zip(high.tolist(), low.tolist(), strict=True)) == [hash_row(line) for line in lines]
+    padded = rows(kinds, sliced, size, seed, is_padded=True)
+    assert padded.lines() == lines
+    high, low = padded.hashes(SEED)
+    assert list(zip(high.tolist(), low.tolist(), strict=True)) == [lookup3.hash_row(line, SEED) for line in lines]
+
+
+def test_hashes_of_short_and_long_rows() -> None:
+    # More rows than are hashed at a time, of all lengths, in any order.
+    values = [b"\xfe" * (number * 7919 % (400 if number % 9 else 2100)) for number in range(9000)]
+    computed = rows(["bytes"], [pa.array(values, pa.binary())], len(values), SEED, is_padded=True)
+    high, low = computed.hashes(SEED)
+    lines = computed.lines()
+    assert max(map(len, lines)) > lookup3.LONGEST
+    for number in (*range(0, 9000, 97), *(n for n, line in enumerate(lines) if abs(len(line) - lookup3.LONGEST) < 9)):
+        assert (int(high[number]), int(low[number])) == lookup3.hash_row(lines[number], SEED)
 
 
 def _encoded(kind: ValueClass, value: Any) -> bytes | None:
@@ -94,6 +113,11 @@ def test_numbers_as_texts_and_bytes_that_are_no_text() -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff "]).buffers())
     assert rows(["text"], [broken], 1).lines() == [encode_row(["text"], [b"\xff "])]
     assert rows(["char"], [broken], 1).lines() == [encode_row(["char"], [b"\xff"])]
+
+
+def test_all_nan_are_the_same() -> None:
+    odd = pa.array(np.array([0xFFF8000000000001, 0x7FF0000000000001], np.uint64).view(np.float64))
+    assert rows(["float"], [odd], 2).lines() == [encode_row(["float"], [encode("float", float("nan"))])] * 2
 
 
 @pytest.mark.parametrize(
@@ -135,6 +159,11 @@ def test_digests_of_blocks_add_up(one: list[Any], other: list[Any], cut: int) ->
     assert found == {number for number in {*known, *others} if known.get(number) != others.get(number)}
 
 
+@pytest.mark.parametrize("other", [(1, 3, 5, 7), (1, 2, 6, 7), (1, 2, 5, 8)])
+def test_blocks_differ_by_each_part_of_a_digest(other: tuple[int, int, int, int]) -> None:
+    assert list(differing([BlockDigests.of([(1, 2, 5, 7)]), BlockDigests.of([other])])) == [(1, 2 + other[1])]
+
+
 def _sums(lines: Sequence[Any]) -> dict[int, tuple[int, int, int]]:
     digests = BlockDigests.of(lines)
     return {
@@ -154,10 +183,11 @@ def _table(rows: int) -> pa.Table:
     )
 
 
-def test_digests_in_processes_are_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_short", [True, False])
+def test_digests_in_threads_and_processes_are_the_same(tmp_path: Path, is_short: bool) -> None:
     pq.write_table(_table(1000), tmp_path / "a.parquet", row_group_size=100)
     _, plan = _node(tmp_path)
-    work = Work.of(plan, "lake")
+    work = Work.of(replace(plan, is_short=is_short), "lake")
     parts = read_files([str(tmp_path / "a.parquet")]).parts
     assert len(parts) == 10
     here, there = (
@@ -188,14 +218,16 @@ def test_a_long_value_of_all_rows_needs_little_memory(tmp_path: Path) -> None:
 def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
     pq.write_table(_table(1000), tmp_path / "a.parquet", row_group_size=100)
     node, plan = _node(tmp_path)
-    for blocks in (KeyBlocks("id", 0, 10, 100), HashBlocks(4)):
-        plan = Plan(plan.columns, plan.key, plan.seed, blocks)
+    kinds: list[Blocks] = [KeyBlocks("id", 0, 10, 100), HashBlocks(4)]
+    for blocks, is_short in product(kinds, (False, True)):
+        plan = Plan(plan.columns, plan.key, plan.seed, blocks, is_short)
         digests = node.digests(plan)
         wanted = digests.numbers.tolist()[1::3]
         read = [line for batch in node.local_rows(plan, wanted) for line in zip(*batch, strict=True)]
         high = low = 0
         for _, row in read:
-            high, low = (high + hash_row(row)[0]) % 2**64, (low + hash_row(row)[1]) % 2**64
+            one, other = lookup3.hash_row(row, plan.seed) if is_short else hash_row(row)
+            high, low = (high + one) % 2**64, (low + other) % 2**64
         chosen = np.isin(digests.numbers, wanted)
         assert len(read) == digests.counts[chosen].sum()
         assert (high, low) == (int(digests.high[chosen].sum()), int(digests.low[chosen].sum()))

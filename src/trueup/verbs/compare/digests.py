@@ -10,6 +10,7 @@ from functools import partial
 from trueup.config.address import POSTGRESQL
 from trueup.nodes.base import ComparedNode, HashBlocks, KeyBlocks, NodeTable, Plan
 from trueup.nodes.block_digests import BlockDigests, all_numbers, differing, most_rows
+from trueup.nodes.columnar import ColumnarNode
 from trueup.nodes.postgres import PostgresNode
 from trueup.nodes.probe import without_wrong, wrong_classes
 from trueup.rows.keys import Block
@@ -41,6 +42,15 @@ def with_blocks(
     bits = math.ceil(math.log2(max(1.0, max(known) / unit))) if known else _BITS
     # Empty tables have estimates too: blocks by hash cost nothing, so there are some always.
     return replace(plan, blocks=HashBlocks(min(_MOST_BITS, max(4, bits))))
+
+
+def with_hash(plan: Plan, nodes: Sequence[ComparedNode]) -> Plan:
+    """Return the plan with the faster hash, if all nodes have it."""
+    is_short = all(
+        node.has_short_hash(plan.seed) if isinstance(node, PostgresNode) else isinstance(node, ColumnarNode)
+        for node in nodes
+    )
+    return replace(plan, is_short=is_short)
 
 
 def _has_ranges(plan: Plan, nodes: Sequence[ComparedNode]) -> bool:

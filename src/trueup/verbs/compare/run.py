@@ -24,7 +24,7 @@ from trueup.task.compare.result import Ending, conclude, record
 from trueup.task.compare.state import new_state
 from trueup.task.open import OpenTask, open_task
 from trueup.task.steering import Steering
-from trueup.verbs.compare.digests import all_digests, differing_blocks, with_blocks
+from trueup.verbs.compare.digests import all_digests, differing_blocks, with_blocks, with_hash
 from trueup.verbs.compare.prepare import check_settings, inexact, prepared, remarks_of
 from trueup.verbs.compare.recheck import recheck
 from trueup.verbs.compare.request import CompareRequest, CompareRun, Session
@@ -62,6 +62,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         moments = [node.begin() for node in nodes]
         at_snapshot = time.monotonic()
         plan = with_blocks(plan, nodes, tables, settings.compare_unit_size, is_local=is_local)
+        plan = with_hash(plan, nodes)
         steering = Steering(settings, partial(task.store.wanted, task.task_id), task.progress, resume=AGAIN)
         state = new_state(table, steering)
         stack.callback(lambda: state.suspects.close())

@@ -149,7 +149,12 @@ class PostgresNode:
         return computed
 
     def has_short_hash(self, seed: bytes) -> bool:
-        """Return whether the server hashes bytes as `trueup.rows.lookup3`: others do on processors of other kinds."""
+        """Return whether the server hashes bytes as `trueup.rows.lookup3`.
+
+        Before version 18 it has no such function, and on processors of another byte order another result.
+        """
+        if self._control.connection.info.server_version < columns.BYTES_SINCE:
+            return False
         computed = [int(row[0]) % 2**64 for row in self._execute(columns.short_hash_probe(seed))]
         return computed == [hash_bytes(sample, seeds_of(seed)[0]) for sample in SAMPLES_OF_BYTES]
 

@@ -12,7 +12,7 @@ import pytest
 
 import trueup
 from support import mariadb
-from support.fixtures import Databases
+from support.fixtures import Databases, FreshServer
 from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
 from trueup.errors import TrueupError
@@ -23,6 +23,7 @@ from trueup.nodes.block_digests import BlockDigests
 from trueup.testing.postgres import Database
 from trueup.verbs.compare.digests import all_digests
 
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"]}
 
 
@@ -66,6 +67,16 @@ def test_a_file_that_is_replaced(pg: Database, tmp_path: Path, monkeypatch: pyte
             result = diff(nodes)
         assert result.verdict == "INCOMPLETE"
         assert "while" in result.incomplete[0]
+
+
+def test_a_server_without_the_short_hash(fresh_server: FreshServer, tmp_path: Path) -> None:
+    if not DEBIAN.exists():
+        pytest.skip("Debian's PostgreSQL 15 is not installed")
+    old = fresh_server(bin_dir=DEBIAN).database("postgres")
+    old.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'C')")
+    pq.write_table(pa.table(ROWS), tmp_path / "x.parquet")
+    result = diff({"pg": old.uri, "lake": f"parquet:{tmp_path / 'x.parquet'}"})
+    assert (result.verdict, result.pairs["pg/lake"].changed) == ("DIFFER", 1)
 
 
 def test_a_file_that_cannot_be_decoded(pg: Database, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from trueup.task.together import together
 _BITS = 12
 _MOST_BITS = 14
 # Without Spark, blocks are small: few rows are read again if some differ, and their digests are kept in arrays.
-_SMALL = 32
-_MOST_BLOCKS = 500_000
+_SMALL = 8
+_MOST_BLOCKS = 1_500_000
 _SMALL_KINDS = (POSTGRESQL, "parquet", "delta")
 _DATABASES = (POSTGRESQL, "mysql", "clickhouse", "chdb")
 Digests = Mapping[str, BlockDigests]

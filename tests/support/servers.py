@@ -50,7 +50,7 @@ def wait_for_replay(primary: Server, standby: Server) -> None:
     replay = standby.database("postgres")
     while replay.execute("SELECT pg_last_wal_replay_lsn() >= %s", position) != [(True,)]:
         assert time.monotonic() < until, "the standby does not follow the primary"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def fail_over(primary: Server, standby: Server) -> None:

@@ -83,7 +83,7 @@ class Moving:
 
     def follow(self) -> None:
         """Run rounds until the sync is stopped."""
-        sync.run(self._sync(), Until(follow=True, interval=0.02, sequences=0.1), Silent(), lambda facts: None)
+        sync.run(self._sync(), Until(follow=True, interval=0.05, sequences=0.1), Silent(), lambda facts: None)
 
     def stop_sync(self) -> bool:
         """Stop the sync that follows; return whether one was running."""
@@ -195,4 +195,4 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"the condition did not hold within {seconds:g} s"
-        time.sleep(0.02)
+        time.sleep(0.05)

@@ -127,7 +127,7 @@ class Copy:
         while not (found := condition()):
             assert time.monotonic() < give_up, (self.messages, self.ended)
             # Most conditions open a session.
-            time.sleep(0.06)
+            time.sleep(0.1)
         return found
 
     def spoil(self, table: str, body: str, when: str = "INSERT OR UPDATE OR DELETE") -> None:

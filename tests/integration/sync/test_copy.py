@@ -47,7 +47,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     give_up = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < give_up, f"{what}: waited too long"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 # A start that is killed when some parts of every table are copied.

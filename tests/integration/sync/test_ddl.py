@@ -112,7 +112,7 @@ class Follower:
 
     def follow(self) -> None:
         try:
-            until = Until(follow=True, interval=0.02, sequences=1.0)
+            until = Until(follow=True, interval=0.05, sequences=1.0)
             sync.run(self.pair.request, until, Silent(), self.pair.messages.append, self.follow_ddl)
         except BaseException as error:
             self.errors.append(error)
@@ -122,7 +122,7 @@ class Follower:
         while not condition():
             assert not self.errors, self.errors
             assert time.monotonic() < give_up, f"{what}; set aside: {self.aside()}"
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def aside(self) -> dict[str, str]:
         return {problem.where: problem.what for problem in self.pair.known().aside}

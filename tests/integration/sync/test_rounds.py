@@ -263,7 +263,7 @@ def test_a_running_sync_notices_partitions_that_come_and_go(pair: Pair) -> None:
 
     def follow() -> None:
         try:
-            sync.run(pair.request, Until(follow=True, interval=0.02), Silent(), pair.messages.append)
+            sync.run(pair.request, Until(follow=True, interval=0.05), Silent(), pair.messages.append)
         except BaseException as error:
             errors.append(error)
 
@@ -282,7 +282,7 @@ def test_a_running_sync_notices_partitions_that_come_and_go(pair: Pair) -> None:
             while len({tuple(rows) for rows in pair.rows("SELECT * FROM e ORDER BY 1, 2")}) > 1:
                 assert not errors, errors
                 assert time.monotonic() < give_up, statements
-                time.sleep(0.02)
+                time.sleep(0.05)
     finally:
         ending.stop(pair.request, timeout=30)
         thread.join(30)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import psycopg
+
 from trueup.verbs.switchover import decision, gate
 from trueup.verbs.switchover.deadline import Deadline
 from trueup.verbs.switchover.hold import GaveWay
@@ -71,6 +73,9 @@ def _ended_by_server(error: BaseException | None) -> bool:
     """Return whether the server ended a session because the budget, which it knows too, was spent."""
     while error is not None:
         if getattr(error, "sqlstate", None) in (*SERVER_LIMITS, _CANCELED):
+            return True
+        # The reason is lost if a statement was sent while the server closed the session.
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
             return True
         error = error.__cause__ or error.__context__
     return False

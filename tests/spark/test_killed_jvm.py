@@ -66,8 +66,8 @@ def test_a_killed_jvm(databases: Databases, on_all: OnAll, tmp_path: Path, monke
     assert (command.returncode, out) == (2, "")
     # A process that is killed cannot remove its files.
     assert list(files.iterdir()) == []
-    last = err[err.index("trueup: the Java") :]
-    assert last.startswith("trueup: the Java process of Spark was killed (SIGKILL)\n  what to do: "), err
+    _, found, last = err.partition("trueup: the Java process of Spark was killed (SIGKILL)\n  what to do: ")
+    assert found, err
     assert re.search(r"continue with: trueup diff --resume \w{8} --node n1=… --node n2=…\n$", last), err
     assert not re.search("py4j|Traceback|defect", err), err
     with TaskStore() as store:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from trueup.config.files import open_private, write_whole
 from trueup.config.process import own_program
-from trueup.engine.cache import cache_folder
+from trueup.engine.cache import cache_folder, remove_folder
 from trueup.engine.java import JavaHome, can_be_passed
 
 # An archive that Java refuses, or that could not be made, is made again after this time, not at the end of every run.
@@ -81,6 +81,11 @@ class Archive:
         """Remove the archive: it will be made again."""
         with suppress(OSError):
             Path(self.path).unlink()
+
+    def make_room(self, path: str) -> None:
+        """Remove folders in the place of a file and of its record; raises OSError, before Java does the work."""
+        remove_folder(Path(path))
+        remove_folder(_record(Path(path)))
 
     def keep(self, part: Path, path: str) -> None:
         """Give a complete file its name, together with a record of its size."""

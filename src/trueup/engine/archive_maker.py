@@ -87,6 +87,8 @@ def make(archive: Archive, train: Train | None = None) -> bool:
 def _make(archive: Archive, train: Train) -> bool:
     part = Path(f"{archive.path}.{os.getpid()}{_PART}")
     try:
+        for path in filter(None, (archive.path, archive.base)):
+            archive.make_room(path)
         if archive.base:
             _make_base(archive)
         code = train(archive, part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,12 @@ def cache_folder() -> Path | None:
             folder.chmod(0o700)
             return folder
     return None
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder that has the name of a file of the cache: a file cannot replace it. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
 
 
 def _resolved(path: Path) -> Path | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trueup.engine.cache import cache_folder
+from trueup.engine.cache import cache_folder, remove_folder
 from trueup.errors import EngineError
 
 OLDEST = 17
@@ -201,12 +201,28 @@ def _private_folder() -> Path:
 
 
 def write_script(path: Path, text: str, mode: int = 0o700) -> None:
-    """Replace the file atomically: another process may be starting it."""
+    """Write a file of this user, unless it exists with this text; atomically, as another process may be starting it.
+
+    Raises OSError, and leaves nothing behind then.
+    """
+    content = os.fsencode(text)
     with contextlib.suppress(OSError):
-        if path.read_text() == text and stat.S_IMODE(path.stat().st_mode) == mode:
+        if _is_own(path.lstat(), mode) and path.read_bytes() == content:
             return
     descriptor, name = tempfile.mkstemp(dir=path.parent)
-    with open(descriptor, "w") as file:
-        file.write(text)
-    os.chmod(name, mode)
-    os.replace(name, path)
+    try:
+        # Closed before it gets its name: a file that is open for writing cannot be started.
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(name, mode)
+        remove_folder(path)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _is_own(state: os.stat_result, mode: int) -> bool:
+    """Whether this is a file, not a link, that only this user can have written."""
+    is_file = stat.S_ISREG(state.st_mode) and state.st_nlink == 1
+    return is_file and state.st_uid == os.geteuid() and stat.S_IMODE(state.st_mode) == mode

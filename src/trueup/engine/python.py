@@ -56,9 +56,11 @@ def compiled_python() -> str:
     folder = cache_folder()
     if folder is None or not can_be_passed(folder):
         return ""
-    path = folder / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    with suppress(OSError):
+    path = folder / f"python-{hashlib.sha256(os.fsencode(text)).hexdigest()[:16]}"
+    try:
         write_script(path, text)
+    except OSError:
+        return ""
     # Not on a disk without the right to execute files.
     return str(path) if os.access(path, os.X_OK) else ""
 
@@ -66,8 +68,10 @@ def compiled_python() -> str:
 def _found_by_python() -> str:
     """Return the file of PySpark that a new process of this Python finds; this one may have found another by itself."""
     code = "import importlib.util; print(importlib.util.find_spec('pyspark').origin)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    with suppress(OSError):
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        return found.stdout.strip()
+    return ""
 
 
 def use_this_python(session: SparkSession) -> None:

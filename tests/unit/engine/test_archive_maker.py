@@ -86,6 +86,13 @@ def test_java_that_fails_or_is_killed(archive: Archive) -> None:
     assert _names(archive) == {"spark-1.lock", "spark-1.failed"}
 
 
+def test_a_folder_in_the_place_of_a_file(archive: Archive) -> None:
+    for name in ("spark-1.jsa", "spark-1.json"):
+        (Path(archive.path).with_name(name) / "sub").mkdir(parents=True)
+    assert make(archive, _whole) is True
+    assert archive.is_ready()
+
+
 def test_the_most_recently_used_archives_are_kept(archive: Archive) -> None:
     folder = Path(archive.path).parent
     archive = replace(archive, base=str(folder / "java-1.jsa"))

@@ -52,3 +52,41 @@ def test_it_is_not_used_if_a_new_process_finds_no_pyspark(monkeypatch: pytest.Mo
     (tmp_path / "python").write_text("#!/bin/sh\n")
     (tmp_path / "python").chmod(0o700)
     assert not compiled_python()
+
+
+def test_what_is_in_its_place_is_replaced(tmp_path: Path) -> None:
+    script = Path(compiled_python())
+    text = script.read_bytes()
+    same = tmp_path / "same"
+    same.write_bytes(text)
+    same.chmod(0o700)
+
+    def replaced() -> bool:
+        assert compiled_python() == str(script)
+        return not script.is_symlink() and script.stat().st_nlink == 1 and script.read_bytes() == text
+
+    script.write_bytes(b"\xff\x00")
+    assert replaced()
+    script.unlink()
+    (script / "sub").mkdir(parents=True)
+    assert replaced()
+    # Another file with this text may be changed later.
+    script.unlink()
+    script.symlink_to(same)
+    assert replaced()
+    script.unlink()
+    script.hardlink_to(same)
+    assert replaced()
+    assert list(script.parent.iterdir()) == [script]
+
+
+def test_a_script_that_cannot_be_written_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Path(compiled_python())
+    script.write_text("#!/bin/sh\nexit 1\n")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert not compiled_python()
+    assert list(script.parent.iterdir()) == [script]

@@ -243,5 +243,10 @@ def _assigned(settings: Mapping[str, int | str]) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the message of an error without the stack trace."""
+    """Return the message of an error without the stack trace; of a failed connection, what the system reports."""
+    cause: BaseException | None = error if "ConnectionPool(" in str(error) else None
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
     return str(error).partition(", Stack trace")[0].partition("\n")[0][:1000]

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.jvm import stop_session
+from trueup.engine.python import use_this_python
 from trueup.engine.session import existing_session, start_session
 
 # Joins of millions of rows need more memory than hashing blocks.
@@ -53,13 +54,14 @@ def spark_session(
     """
     settings = settings or SparkSettings()
     is_local = not (settings.master or settings.remote)
-    if given is not None and not copy:
-        with changed_settings(given, _EXACT):
-            yield given
-        return
     existing: SparkSession | None = given or (existing_session() if is_local else None)
     if existing is not None:
-        yield _exact(_copy(existing))
+        use_this_python(existing)
+        if given is not None and not copy:
+            with changed_settings(given, _EXACT):
+                yield given
+        else:
+            yield _exact(_copy(existing))
         return
     local = _SMALL_CONF if small else _LOCAL_CONF
     conf = {**_COMPILED, **(local if is_local else {}), **settings.conf}

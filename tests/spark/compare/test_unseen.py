@@ -152,6 +152,20 @@ def test_a_server_that_is_killed(pg: Database, tmp_path: Path, monkeypatch: pyte
     assert "node my: the connection that holds the snapshot was lost" in result.incomplete[0]
 
 
+def test_a_session_that_is_ended(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table(ROWS), tmp_path / "x.parquet")
+
+    def digests(*arguments: Any) -> Any:
+        computed = all_digests(*arguments)
+        pg.execute("SELECT pg_terminate_backend(pid, 9000) FROM pg_stat_activity WHERE state ~ '^idle in'")
+        return computed
+
+    monkeypatch.setattr("trueup.verbs.compare.run.all_digests", digests)
+    result = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"})
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    assert "node pg: the connection that holds the snapshot was lost" in result.incomplete[0]
+
+
 @pytest.mark.parametrize(("is_short", "since"), [(True, 0), (False, columns.BYTES_SINCE), (False, 999999)])
 def test_hashes_of_all_servers_are_the_same_as_those_of_files(
     pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_short: bool, since: int

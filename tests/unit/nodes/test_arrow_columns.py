@@ -236,6 +236,17 @@ def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
     assert found == keys[:2]
 
 
+def test_row_groups_at_the_edge_of_a_block_are_read(tmp_path: Path) -> None:
+    """Each group has the rows of two blocks: one at each end of its range."""
+    pq.write_table(_table(40), tmp_path / "a.parquet", row_group_size=10)
+    node, plan = _node(tmp_path)
+    plan = replace(plan, blocks=KeyBlocks("id", 0, 5, 8))
+    for number in range(10):
+        keys = [key for batch in node.local_rows(plan, [number]) for key in batch[0]]
+        wanted = range(number * 5 - 5, number * 5) if 0 < number < 9 else ()
+        assert keys == [encode_row(["int"], [encode("int", key)]) for key in wanted]
+
+
 def test_the_probe(tmp_path: Path) -> None:
     pq.write_table(_table(2), tmp_path / "a.parquet")
     kinds: tuple[ValueClass, ...] = (

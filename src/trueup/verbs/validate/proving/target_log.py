@@ -59,7 +59,7 @@ class TargetLog(LogSource):
         self._subscriptions: Versions = ()
         self._origin_names: frozenset[str] = frozenset()
         self._skipped = 0
-        # From this position on, no trigger of the target could write in transactions of the syncer, up to the last look;
+        # From this position until the last look, no trigger of the target could write in transactions of the syncer;
         # None: one could at the last look.
         self._quiet_from: int | None = None
         # Tables whose changes on the target are not seen, and why.

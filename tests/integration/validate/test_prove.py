@@ -98,7 +98,7 @@ def test_writes_on_the_target_under_load_are_errors_exactly_those(engine: str, c
 def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(
     copy: Copy, changes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _begin(copy, TABLE + "; CREATE TABLE other (id int PRIMARY KEY, n int)", changes=changes)
+    _begin(copy, TABLE + "; CREATE TABLE other (id int PRIMARY KEY, n int)", changes=changes, batch=50)
     copy.up.execute("INSERT INTO other SELECT i, i FROM generate_series(1, 10) i")
     proven(copy)
     others = copy.status().target_others

@@ -110,7 +110,7 @@ class TargetLog(LogSource):
 
     def read(self, start: int, end: int) -> Pulled | None:
         """Return the changes of the target that were committed in `[start, end)`, without those of the syncer."""
-        changes = self._reader.changes(
+        self._changes = changes = self._reader.changes(
             start, end, self._places, max_messages=self._sessions.settings.batch, origins=self._origins
         )
         is_shared = any(len(names) > 1 for names in _names_by_oid(self._tables).values())

@@ -101,6 +101,10 @@ def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(
     _begin(copy, TABLE + "; CREATE TABLE other (id int PRIMARY KEY, n int)", changes=changes, batch=50)
     copy.up.execute("INSERT INTO other SELECT i, i FROM generate_series(1, 10) i")
     proven(copy)
+    if changes == "log":
+        # The slot stays at the mark behind a judged change; what is read next is more than a batch, and skipped.
+        copy.down.execute("UPDATE t SET n = n WHERE id = 1")
+        copy.until(lambda: copy.down.execute("SELECT FROM trueup.validation WHERE target_token <> ''"))
     others = copy.status().target_others
     before = copy.status().target_applied
     copy.up.execute("UPDATE t SET n = n + 1")

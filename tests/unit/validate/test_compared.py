@@ -6,8 +6,11 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from trueup.capture.log.visible import Snapshot
 from trueup.verbs.validate.pending import Touch
+from trueup.verbs.validate.proving import target
 from trueup.verbs.validate.proving.compared import ComparedKeys, Moment
 from trueup.verbs.validate.proving.target import TargetCapture
 from trueup.verbs.validate.validator import Validator
@@ -85,3 +88,11 @@ def test_changes_that_are_found_after_a_comparison_are_not_judged_by_it() -> Non
     # Tables are planned again, maybe on another server.
     capture.forget()
     assert not capture.compared.has(TABLE, ("1",), 99, 0)
+
+
+def test_a_change_that_is_not_visible_yet_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transaction may wait for a synchronous standby: the row that is read would be the old one."""
+    monkeypatch.setattr(target, "wait_until_visible", lambda connection, xids: xids)
+    capture: Any = TargetCapture.__new__(TargetCapture)
+    capture._sessions = SimpleNamespace(target=None, target_errors=nullcontext)
+    assert not capture._check({TABLE: {("1",): Touch("update", 1, 1, 5, None)}}, 0)

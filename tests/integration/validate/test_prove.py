@@ -18,7 +18,7 @@ from support.fixtures import both_engines
 from support.validate import Copy
 from trueup.cli.main import run
 from trueup.testing.postgres import Server
-from trueup.verbs.validate.proving import target
+from trueup.verbs.validate.proving import target, target_log
 from trueup.verbs.validate.proving.prove import Proof
 from trueup.verbs.validate.status import status_text
 
@@ -95,10 +95,16 @@ def test_writes_on_the_target_under_load_are_errors_exactly_those(engine: str, c
 
 
 @both_sources
-def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(copy: Copy, changes: str) -> None:
-    _begin(copy, TABLE + "; CREATE TABLE other (id int PRIMARY KEY, n int)", changes=changes)
+def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(
+    copy: Copy, changes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _begin(copy, TABLE + "; CREATE TABLE other (id int PRIMARY KEY, n int)", changes=changes, batch=50)
     copy.up.execute("INSERT INTO other SELECT i, i FROM generate_series(1, 10) i")
     proven(copy)
+    if changes == "log":
+        # The slot stays at the mark behind a judged change; what is read next is more than a batch, and skipped.
+        copy.down.execute("UPDATE t SET n = n WHERE id = 1")
+        copy.until(lambda: copy.down.execute("SELECT FROM trueup.validation WHERE target_token <> ''"))
     others = copy.status().target_others
     before = copy.status().target_applied
     copy.up.execute("UPDATE t SET n = n + 1")
@@ -116,6 +122,30 @@ def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(c
     copy.up.execute("UPDATE t SET n = 0 WHERE id = 1")
     copy.until(lambda: [(error.source, error.key) for error in copy.errors()] == [("public.other", ("5",))])
     assert [table.verdict for table in copy.validation.prove().tables] == ["DIFFER", "MATCH"]
+    if changes == "log":
+        copy.down.execute("UPDATE other SET n = 5 WHERE id = 5")
+        proven(copy)
+        _drop_before_look(copy, monkeypatch)
+        _until_errors(copy, {("other", "5", "changed")})
+
+
+def _drop_before_look(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the trigger write, and drop it, after the end of a read of the target and before the look at triggers."""
+    position, is_done = target_log.flushed_position, threading.Event()
+
+    def end_of_read(connection: Any) -> int:
+        if is_done.is_set():
+            return position(connection)
+        copy.down.execute("SELECT pg_logical_emit_message(true, 'more', '')")
+        end = position(connection)
+        copy.up.execute("UPDATE t SET n = 1 WHERE id = 1")
+        copy.until(lambda: copy.down.execute("SELECT FROM other WHERE n = -5"))
+        copy.down.execute("DROP TRIGGER more ON t")
+        is_done.set()
+        return end
+
+    monkeypatch.setattr(target_log, "flushed_position", end_of_read)
+    copy.until(is_done.is_set)
 
 
 @pytest.mark.parametrize(

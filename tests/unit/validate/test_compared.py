@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from trueup.capture.log.visible import Snapshot
+from trueup.verbs.validate.pending import Touch
+from trueup.verbs.validate.proving import target
 from trueup.verbs.validate.proving.compared import ComparedKeys, Moment
+from trueup.verbs.validate.proving.target import TargetCapture
+from trueup.verbs.validate.validator import Validator
 
 TABLE = "public.t"
 
@@ -49,3 +59,40 @@ def test_what_the_rest_of_the_log_does_not_need_is_forgotten() -> None:
     # Memory is bounded.
     compared.add(_moment(3, 100, position=30), {TABLE: [(str(number),) for number in range(1000, 201_000)]}, [])
     assert not compared.has(TABLE, ("2",), 99, 0)
+
+
+def test_the_moment_is_from_before_the_rows_are_read() -> None:
+    order: list[str] = []
+    validator: Any = Validator.__new__(Validator)
+    validator.capture = SimpleNamespace(moment=lambda: order.append("moment"))
+    validator.checker = SimpleNamespace(
+        start=lambda *arguments: order.append("read"), postpone_unseen=lambda entries: None
+    )
+    validator.scrubber = SimpleNamespace(touch=lambda touches: None)
+    validator.sessions = SimpleNamespace(source=None, source_errors=nullcontext)
+    validator.positions = SimpleNamespace(applied=0)
+    validator._next_check(None, {TABLE: {("1",): Touch("update", 1, 1, 0, None)}})
+    assert order == ["moment", "read"]
+
+
+def test_changes_that_are_found_after_a_comparison_are_not_judged_by_it() -> None:
+    capture: Any = TargetCapture.__new__(TargetCapture)
+    pulled = SimpleNamespace(coverage=SimpleNamespace(warnings=()))
+    capture._changes = SimpleNamespace(pull=lambda start, at_once: pulled, found=lambda pulled: {})
+    capture.check, capture._note = lambda: None, lambda captured: None
+    capture.compared, capture._pulled, capture.read = ComparedKeys(), None, 0
+    capture.compared._number = 1
+    capture.compared.add(_moment(1, 100), {TABLE: [("1",)]}, [])
+    capture.pull()
+    assert not capture.compared.has(TABLE, ("1",), 0, capture._since)
+    # Tables are planned again, maybe on another server.
+    capture.forget()
+    assert not capture.compared.has(TABLE, ("1",), 99, 0)
+
+
+def test_a_change_that_is_not_visible_yet_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transaction may wait for a synchronous standby: the row that is read would be the old one."""
+    monkeypatch.setattr(target, "wait_until_visible", lambda connection, xids: xids)
+    capture: Any = TargetCapture.__new__(TargetCapture)
+    capture._sessions = SimpleNamespace(target=None, target_errors=nullcontext)
+    assert not capture._check({TABLE: {("1",): Touch("update", 1, 1, 5, None)}}, 0)

@@ -55,6 +55,11 @@ def flushed_position(connection: Connection) -> int:
     return int(one_value(connection.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")))
 
 
+def written_position(connection: Connection) -> int:
+    """Return the end of the log of the server; what is before it may not be flushed yet."""
+    return int(one_value(connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")))
+
+
 def emit_message(connection: Connection, prefix: str, content: str = "") -> int:
     """Write a transactional message into the log and return the position behind it, flushed.
 

@@ -13,7 +13,7 @@ import psycopg
 
 from trueup.capture.log import slot
 from trueup.capture.log.publications import make_publication, publication_exists
-from trueup.capture.log.reader import SlotReader
+from trueup.capture.log.reader import SlotChanges, SlotReader
 from trueup.capture.log.slot import Slot, SlotLost
 from trueup.errors import CheckFailed
 from trueup.verbs.validate.meta import Stored
@@ -80,6 +80,8 @@ class LogSource:
         self._may_log_snapshot = True
         # The slot stays before the last mark, so that the next start can read it.
         self._mark: int | None = None
+        # The last read.
+        self._changes: SlotChanges | None = None
         # At the first check after `open`: the end of the log; then how far it is read, and since when.
         self._behind: tuple[int, int, float] | None = None
 
@@ -185,8 +187,9 @@ class LogSource:
 
     def read(self, start: int, end: int) -> Pulled | None:
         """Return the changes from `start` on that were committed before `end`, at most about `batch` messages."""
-        changes = self._reader.changes(start, end, self._tables.key_places, max_messages=self._sessions.settings.batch)
-        return Pulled(changes, needs=start)
+        settings = self._sessions.settings
+        self._changes = self._reader.changes(start, end, self._tables.key_places, max_messages=settings.batch)
+        return Pulled(self._changes, needs=start)
 
     def confirm(self, pulled: Pulled) -> None:
         """Do nothing: the slot is advanced by `release`."""
@@ -222,12 +225,15 @@ class LogSource:
     def release(self, position: int, *, at_once: bool = False) -> None:
         """Advance the slot, once per second, because it costs the server a read of the log, or at once.
 
-        The server sends everything behind the slot again for each read, which costs more: then it does not wait.
+        The server sends everything behind the slot again for each read, which costs more: then it does not wait. Nor
+        does it after a read that was cut: the next one would be cut at the same message.
         """
-        if self._open and self._mark is not None and position - self._mark > _RESENT_BYTES:
+        is_cut = self._changes is not None and self._changes.is_cut
+        most = 0 if is_cut else _RESENT_BYTES
+        if self._open and self._mark is not None and position - self._mark > most:
             self.leave_mark()
         now = time.monotonic()
-        at_once = at_once or now >= self._release_at or position - self._released > _RESENT_BYTES
+        at_once = at_once or now >= self._release_at or position - self._released > most
         position = position if self._mark is None else min(position, self._mark)
         if self._open and position > self._released and at_once:
             self._reader.advance(position)

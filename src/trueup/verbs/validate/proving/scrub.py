@@ -136,7 +136,6 @@ class Scrubber:
         credit = self._credit + (share or _REQUESTED_SHARE) * (start - self._counted_at)
         self._credit, self._counted_at = min(credit, _SAVED_SECONDS), start
         if start < self._idle_until:
-            self._credit = min(self._credit, 0.0)
             return
         while self._credit > 0 and time.monotonic() < start + _ROUND_SECONDS:
             began = time.monotonic()

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 
 from trueup.capture.log.pgoutput import Change, Relation
 from trueup.capture.log.publications import read_published
-from trueup.capture.log.slot import flushed_position
+from trueup.capture.log.slot import flushed_position, written_position
 from trueup.capture.log.syncer import Syncer, Versions, fed_by, subscription_versions
 from trueup.db.connection import one_value
 from trueup.db.statements import load
@@ -59,8 +59,9 @@ class TargetLog(LogSource):
         self._subscriptions: Versions = ()
         self._origin_names: frozenset[str] = frozenset()
         self._skipped = 0
-        # Whether no trigger of the target could write in transactions of the syncer, when it was asked last.
-        self._is_quiet = False
+        # From this position until the last look, no trigger of the target could write in transactions of the syncer;
+        # None: one could at the last look.
+        self._quiet_from: int | None = None
         # Tables whose changes on the target are not seen, and why.
         self._problems: dict[str, str] = {}
 
@@ -82,7 +83,7 @@ class TargetLog(LogSource):
         # Transactions that it applies from before this position are not read on the source.
         last = {name: max(position, self._origins.last.get(name, 0)) for name in self._origin_names}
         self._origins = SyncerOrigins(last=last)
-        self._is_quiet = False
+        self._quiet_from = None
         problems = {name: Captured("", problem) for name, problem in self._problems.items()}
         return opened, {**self.captured(), **problems}
 
@@ -97,14 +98,19 @@ class TargetLog(LogSource):
                 # It may replicate another database now.
                 raise CatalogChanged("subscriptions of the target were altered")
             query = load("trueup.verbs.validate.proving", "target.sql")["may_write_more"]
-            was_quiet, self._is_quiet = self._is_quiet, not one_value(target.execute(query))
-        self._origins.names = self._origin_names if was_quiet and self._is_quiet else frozenset()
+            if one_value(target.execute(query)):
+                self._quiet_from = None
+            elif self._quiet_from is None:
+                # Behind what was committed before this look, flushed or not.
+                self._quiet_from = written_position(target)
+        is_quiet = self._quiet_from is not None and start >= self._quiet_from
+        self._origins.names = self._origin_names if is_quiet else frozenset()
         self._skipped = self._origins.skipped
         return self.read(start, end)
 
     def read(self, start: int, end: int) -> Pulled | None:
         """Return the changes of the target that were committed in `[start, end)`, without those of the syncer."""
-        changes = self._reader.changes(
+        self._changes = changes = self._reader.changes(
             start, end, self._places, max_messages=self._sessions.settings.batch, origins=self._origins
         )
         is_shared = any(len(names) > 1 for names in _names_by_oid(self._tables).values())

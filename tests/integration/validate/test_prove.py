@@ -16,6 +16,7 @@ import pytest
 import trueup
 from support.fixtures import both_engines
 from support.validate import Copy
+from trueup.capture.log import slot
 from trueup.cli.main import run
 from trueup.testing.postgres import Server
 from trueup.verbs.validate.proving import target, target_log
@@ -131,7 +132,7 @@ def test_what_the_syncer_writes_is_not_judged_and_what_a_trigger_adds_to_it_is(
 
 def _drop_before_look(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the trigger write, and drop it, after the end of a read of the target and before the look at triggers."""
-    position, is_done = target_log.flushed_position, threading.Event()
+    position, is_done = slot.flushed_position, threading.Event()
 
     def end_of_read(connection: Any) -> int:
         if is_done.is_set():

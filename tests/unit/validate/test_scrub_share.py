@@ -22,8 +22,10 @@ class _Simulated(Scrubber):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.used, self.is_due = 1000.0, 0.0, True
         monkeypatch.setattr(scrub, "time", SimpleNamespace(monotonic=lambda: self.now))
-        parts: list[Any] = [SimpleNamespace(settings=SimpleNamespace(scrub_share=SHARE)), SimpleNamespace(pairs={"t"})]
-        super().__init__(*parts, None)  # type: ignore[arg-type]
+        sessions: Any = SimpleNamespace(settings=SimpleNamespace(scrub_share=SHARE))
+        tables: Any = SimpleNamespace(pairs={"t"})
+        checker: Any = None
+        super().__init__(sessions, tables, checker)
 
     def _next(self, tables: list[str]) -> Any:
         return tables[0] if self.is_due else None

@@ -225,8 +225,8 @@ class LogSource:
     def release(self, position: int, *, at_once: bool = False) -> None:
         """Advance the slot, once per second, because it costs the server a read of the log, or at once.
 
-        The server sends everything behind the slot again for each read, which costs more: then it does not wait. Nor
-        does it after a read that was cut: the next one would be cut at the same message.
+        The server sends everything behind the slot again for each read, which costs more: then it does not wait. It
+        does not wait after a read that was cut either: the next one would be cut at the same message.
         """
         is_cut = self._changes is not None and self._changes.is_cut
         most = 0 if is_cut else _RESENT_BYTES

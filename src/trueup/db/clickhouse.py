@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -85,6 +86,7 @@ class Embedded:
     """chdb: ClickHouse in this process, with one folder at a time."""
 
     def __init__(self, folder: Path) -> None:
+        _need("chdb", "chdb")
         from chdb.session import Session
 
         if "?" in str(folder):
@@ -137,6 +139,7 @@ class Server:
     """A ClickHouse server over HTTP."""
 
     def __init__(self, url: str, parts: SplitResult, *, insecure: bool = False) -> None:
+        _need("clickhouse_connect", "'trueup[clickhouse]'")
         import clickhouse_connect
 
         options: dict[str, Any] = {name: _flag(value) for name, value in parse_qsl(parts.query)}
@@ -209,6 +212,12 @@ class Server:
 
     def _masked(self, error: Exception) -> str:
         return mask(_first_line(error), *self._secrets)
+
+
+def _need(module: str, package: str) -> None:
+    """Raise ConfigError if an optional library is not installed."""
+    if find_spec(module) is None:
+        raise ConfigError(f"ClickHouse needs the library {module}", cure=f"run pip install {package}")
 
 
 def parse_url(url: str) -> SplitResult:

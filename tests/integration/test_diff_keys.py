@@ -541,10 +541,35 @@ def test_materialized_views(pair: list[Database], compare: Compare, report_of: R
     counts = compare(pair, "seen").pairs["n1/n2"]
     changed = len(expected["changed"])
     assert (counts.missing, counts.extra) == (len(expected["missing"]) + changed, len(expected["extra"]) + changed)
+
+
+def test_views_and_foreign_tables(pair: list[Database], compare: Compare, report_of: ReportOf) -> None:
+    """They are compared by value; the key is that of the node that has one, or is named."""
     for node in pair:
-        node.execute("CREATE VIEW plain AS SELECT * FROM base")
-    with pytest.raises(CheckFailed, match="is a view"):
-        compare(pair, "plain")
+        node.execute(
+            "CREATE TABLE stored (k int PRIMARY KEY, n int, v text);"
+            f"INSERT INTO stored SELECT i, i, 'v' FROM generate_series(0, {ROWS - 1}) i"
+        )
+    expected = _drift(pair, "stored", "k")
+    other = pair[0]
+    pair[0].execute("CREATE VIEW plain AS SELECT * FROM stored")
+    pair[1].execute(
+        f"""ALTER TABLE stored RENAME TO plain;
+            CREATE EXTENSION postgres_fdw;
+            CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw
+                OPTIONS (host '127.0.0.1', port '{other.server.port}', dbname '{other.name}');
+            CREATE USER MAPPING FOR CURRENT_USER SERVER far OPTIONS (user 'postgres');
+            CREATE FOREIGN TABLE stored (k int, n int, v text) SERVER far OPTIONS (table_name 'stored')"""
+    )
+    assert _found(report_of(compare(pair, "plain"))) == expected
+    assert _found(report_of(compare(pair, "plain", key=["k"]))) == expected
+    result = compare(pair, "stored", key=["k"])
+    assert result.verdict == "MATCH"
+    assert "n2 was read without a snapshot" in " ".join(result.remarks)
+    pair[0].execute("CREATE SEQUENCE counter")
+    pair[1].execute("CREATE TABLE counter (k int)")
+    with pytest.raises(CheckFailed, match="counter is a sequence"):
+        compare(pair, "counter")
 
 
 def test_tables_with_one_column(pair: list[Database], compare: Compare, report_of: ReportOf) -> None:

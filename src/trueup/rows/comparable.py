@@ -24,10 +24,15 @@ from trueup.rows.request import TableRequest
 from trueup.rows.spec import KeySpec, TableSpec
 
 OLDEST_VERSION = 130000
+_FIX = "nothing was compared; fix the problems listed above and run again"
 
 
-class TypesDiffer(CheckFailed):
-    """Columns have different types, which is the only reason: the table can be compared by value."""
+class OnlyByValue(CheckFailed):
+    """Columns have different types, or it is a view or a foreign table: it can be compared by value, and only so."""
+
+
+# Of pg_class.relkind.
+_BY_VALUE = ("v", "f")
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,12 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
     reasons: list[str] = []
     servers = {control.node.name: catalog.read_server(control.connection) for control in controls}
     reasons += check_servers(servers)
-    tables = _find_tables(controls, request.table, reasons)
+    tables, differing = _find_tables(controls, request.table, reasons)
     if len(tables) < len(controls):
         raise CheckFailed(reasons, cure="name a table that exists on all nodes")
-    differing: list[str] = []
+    if differing and not reasons:
+        # The key and the columns of views are checked there.
+        raise OnlyByValue(differing, cure=_FIX)
     columns = _check_columns(tables, request, servers, reasons, differing)
     key, remarks = _check_key(tables, servers, request, columns, reasons)
     remarks += same_databases(servers)
@@ -66,8 +73,8 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
     if not reasons and spec.filter:
         spec = _check_filter(controls, spec, request.expressions, reasons)
     if reasons or differing:
-        kind = CheckFailed if reasons else TypesDiffer
-        raise kind([*differing, *reasons], cure="nothing was compared; fix the problems listed above and run again")
+        kind = CheckFailed if reasons else OnlyByValue
+        raise kind([*differing, *reasons], cure=_FIX)
     digest = choose_digest([control.connection for control in controls], spec, request.settings.digest)
     if not request.settings.snapshot:
         remarks.append(
@@ -95,8 +102,11 @@ def check_servers(servers: Mapping[str, Server]) -> list[str]:
     return reasons
 
 
-def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> dict[str, Table]:
-    """Return the table of each node; add a reason per node on which it does not exist or cannot be read."""
+def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> tuple[dict[str, Table], list[str]]:
+    """Return the table of each node, and the nodes on which it is a view or a foreign table.
+
+    Adds a reason per node on which it does not exist or cannot be read.
+    """
     spellings = table_spellings(name)
     tables: dict[str, Table] = {}
     for pair in spellings:
@@ -114,16 +124,17 @@ def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> 
             if control.node.name not in tables
         }
     )
+    only_by_value: list[str] = []
     for node, table in tables.items():
         kind = table.kind
         if kind not in catalog.READABLE_KINDS:
-            reasons.append(
+            (only_by_value if kind in _BY_VALUE else reasons).append(
                 f"node {node}: {shown} is {_a(catalog.OTHER_KINDS.get(kind, kind))}; "
                 f"tables, partitioned tables and materialized views can be compared"
             )
         if table.secured:
             reasons.append(f"node {node}: row security hides rows of {shown}; use its owner or a role with BYPASSRLS")
-    return tables
+    return tables, only_by_value
 
 
 def _check_columns(

@@ -15,7 +15,7 @@ from functools import partial
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
 from trueup.report.model import DiffResult
-from trueup.rows.comparable import TypesDiffer, check, check_key_values
+from trueup.rows.comparable import OnlyByValue, check, check_key_values
 from trueup.rows.request import TableRequest
 from trueup.store import Task, TaskStore
 from trueup.task.compare.recheck import recheck
@@ -43,7 +43,7 @@ def run(
     shared: Shared | None = None,
     by_value: Callable[[OpenTask], DiffResult] | None = None,
 ) -> DiffResult:
-    """Compare a table; `shared`: the engine of a run over many tables, `by_value`: compares different types."""
+    """Compare a table; `shared`: the engine of a run over many tables, `by_value`: compares views, and other types."""
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
     remove_old_journals(store)
     with open_task(
@@ -58,7 +58,7 @@ def run(
     ) as task:
         try:
             result = _run(request, task, None, shared)
-        except TypesDiffer:
+        except OnlyByValue:
             if by_value is None:
                 raise
             result = by_value(task)

@@ -251,7 +251,9 @@ def status_text(status: Status) -> str:
         )
         lines += [f"    {_proof_text(status, table)}"] if table.blocks or table.certificate else []
         if table.scrub_passes or table.scrubbed_rows:
-            lines.append(f"    scrubbed: {counted(table.scrubbed_rows, 'row')}, {table.scrub_passes:,} complete passes")
+            lines.append(
+                f"    scrubbed: {counted(table.scrubbed_rows, 'row')}, complete passes: {table.scrub_passes:,}"
+            )
         if table.target_problem:
             lines.append(f"    what is written on the target is not seen: {table.target_problem}")
         lines += [f"    {remark}" for remark in table.remarks]

@@ -170,11 +170,15 @@ def test_invalid_table_names(refuse: Refuse, addresses: Addresses, nodes: list[D
     assert why in refuse("diff", name, *addresses(nodes))
 
 
-@pytest.mark.parametrize(("table", "kind"), [("seen", "view"), ("numbers", "sequence"), ("items_pkey", "index")])
+@pytest.mark.parametrize(("table", "kind"), [("numbers", "sequence"), ("items_pkey", "index")])
 def test_relations_that_are_not_tables(
     refuse: Refuse, addresses: Addresses, nodes: list[Database], table: str, kind: str
 ) -> None:
     assert f"public.{table} is a{'n' * kind.startswith('i')} {kind};" in refuse("diff", table, *addresses(nodes))
+
+
+def test_a_view_with_an_option_for_tables(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
+    assert "public.seen is a view;" in refuse("diff", "seen", *addresses(nodes), "--gentle")
 
 
 @pytest.mark.parametrize("option", ["--columns", "--exclude-columns", "--key"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from typing import Any
 
 import psycopg
@@ -15,7 +16,7 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import pause as pauses
 from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.gate import GateClosed
-from trueup.verbs.switchover.phases import PAUSE, BudgetSpent
+from trueup.verbs.switchover.phases import PAUSE, Budget, BudgetSpent
 from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.status import status, status_text
 from trueup.verbs.sync import round as round_of_sync
@@ -120,6 +121,15 @@ def test_the_server_ends_a_pause_that_hangs(moving: Moving, monkeypatch: pytest.
     with pytest.raises(BudgetSpent, match=r"the budget of 0\.002 s was spent"):
         moving.execute(budget=0.002)
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
+
+    def lose_session(self: Ready, budget: Budget) -> None:
+        time.sleep(2 * budget.seconds)
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    # The reason of the server may not arrive.
+    monkeypatch.setattr(Ready, "hold_tables", lose_session)
+    with pytest.raises(BudgetSpent, match=r"the budget of 0\.002 s was spent"):
+        moving.execute(budget=0.002)
 
 
 def test_a_transaction_longer_than_the_budget_releases_everything(moving: Moving) -> None:

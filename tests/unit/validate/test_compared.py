@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trueup.capture.log.visible import Snapshot
+from trueup.errors import NodeError
 from trueup.verbs.validate.pending import Touch
 from trueup.verbs.validate.proving import target
 from trueup.verbs.validate.proving.compared import ComparedKeys, Moment
@@ -85,8 +86,14 @@ def test_changes_that_are_found_after_a_comparison_are_not_judged_by_it() -> Non
     capture.compared.add(_moment(1, 100), {TABLE: [("1",)]}, [])
     capture.pull()
     assert not capture.compared.has(TABLE, ("1",), 0, capture._since)
-    # Tables are planned again, maybe on another server.
-    capture.forget()
+
+    def fail(*arguments: object) -> None:
+        raise NodeError("no answer")
+
+    # The sessions are opened again, maybe with another server.
+    capture._sessions, capture._changes.begin = SimpleNamespace(meta=None, name="v"), fail
+    with pytest.raises(NodeError):
+        capture.open(None, None, 0)
     assert not capture.compared.has(TABLE, ("1",), 99, 0)
 
 

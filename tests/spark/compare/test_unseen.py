@@ -194,7 +194,8 @@ def test_hashes_of_all_servers_are_the_same_as_those_of_files(
         result = trueup.diff(table, nodes=nodes, key=key, recheck=0, engine="local")
         counts = result.pairs["pg/lake"]
         assert (counts.changed, counts.missing, counts.extra) == (found[0], found[1], found[1])
-        assert result.mismatched_blocks == 1 + found[1]
+        # The seeds of the hash are random: the two keys of a renamed row can fall into one block.
+        assert 1 <= result.mismatched_blocks <= 1 + found[1]
     assert [plan.is_short for plan in plans] == [is_short, is_short]
 
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trueup.errors import CheckFailed
-from trueup.nodes.arrow_hash import hashes, padding
+from trueup.nodes.arrow_hash import Hashes
 from trueup.nodes.base import Blocks, HashBlocks, KeyBlocks
-from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, FORMS, SEED, encode
-from trueup.rows.lookup3 import LONGEST, seeds_of
+from trueup.rows.canonical import EPOCH_DAYS, EPOCH_MICROS, FORMS, NAN, SEED
+from trueup.rows.lookup3 import LONGEST, NULLS, seeds_of, shortened, steps_of
 from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ try:
 except ImportError:
     _md5 = partial(hashlib.md5, usedforsecurity=False)
 
+_NAN = np.int64(int.from_bytes(NAN, "big"))
 _INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 # What a column of a class can be compared as here; texts of other classes have one form.
 _TARGETS: dict[ValueClass, tuple[ValueClass, ...]] = {
@@ -84,31 +85,25 @@ def _matrix(values: Any, size: int) -> Matrix:
     return data
 
 
-def _int64(column: pa.Array) -> Matrix:
-    return _matrix(_numbers(column, pa.int64()).astype(">i8"), 8)
+def _int64(column: pa.Array) -> Any:
+    return _numbers(column, pa.int64())
 
 
-def _bool(column: pa.Array) -> Matrix:
-    return _matrix(_numbers(column, pa.uint8()).astype(np.uint8), 1)
+def _bool(column: pa.Array) -> Any:
+    return _numbers(column, pa.uint8()).astype(np.int64)
 
 
-def _float64(column: pa.Array) -> Matrix:
-    values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).astype(">f8")
-    bits = _matrix(values, 8)
+def _float_bits(column: pa.Array) -> Any:
+    values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
     # All NaN have the same bytes.
-    bits[np.isnan(values)] = np.frombuffer(encode("float", float("nan")), np.uint8)
-    return bits
+    return np.where(np.isnan(values), _NAN, values.view(np.int64))
 
 
-def _date(column: pa.Array) -> Matrix:
+def _date(column: pa.Array) -> Any:
     days = _numbers(column.cast(pa.int32()), pa.int64()) - EPOCH_DAYS
     if len(days) and days.min() < -(2**31):
         raise CheckFailed(["a date is out of the range of canonical dates"], cure="leave the column out")
-    return _matrix(days.astype(">i4"), 4)
-
-
-def _moment(column: pa.Array) -> Matrix:
-    return _matrix(_micros(column).astype(">i8"), 8)
+    return days
 
 
 def _micros(column: pa.Array) -> Any:
@@ -122,8 +117,9 @@ def _micros(column: pa.Array) -> Any:
     return micros - EPOCH_MICROS
 
 
+# The classes whose form is a number: their values as an array of numpy.
 _FIXED: dict[ValueClass, Any] = {
-    **{"bool": _bool, "int": _int64, "float": _float64, "date": _date, "timestamp": _moment, "instant": _moment},
+    **{"bool": _bool, "int": _int64, "float": _float_bits, "date": _date, "timestamp": _micros, "instant": _micros},
 }
 
 
@@ -164,7 +160,6 @@ class Rows:
 
     def __init__(self, data: pa.Array, lengths: Any) -> None:
         self._starts = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data)]
-        # Without the padding.
         self._lengths = lengths
         self._data = data.buffers()[2] if data.buffers()[2] is not None else pa.py_buffer(b"")
 
@@ -174,25 +169,64 @@ class Rows:
         ends = (self._starts + self._lengths).tolist()
         return [data[start:end] for start, end in zip(self._starts.tolist(), ends, strict=True)]
 
-    def hashes(self, seed: bytes | None = None) -> tuple[Any, Any]:
-        """Return both halves of the md5 of each row or, with a seed, both hashes of `lookup3` of padded rows."""
-        if seed is not None:
-            return self._short_hashes(seed)
+    def hashes(self) -> tuple[Any, Any]:
+        """Return both halves of the md5 of each row."""
         digests = b"".join([_md5(line).digest() for line in self.lines()])
         halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
         return halves[:, 0], halves[:, 1]
 
-    def _short_hashes(self, seed: bytes) -> tuple[Any, Any]:
-        data, starts, lengths = self._data, self._starts.astype(np.int64), self._lengths
-        if lengths.max(initial=0) > LONGEST:
-            long = np.flatnonzero(lengths > LONGEST)
-            whole = data.to_pybytes()
-            digests = [_md5(whole[starts[row] : starts[row] + lengths[row]]).digest() for row in long.tolist()]
-            size = 16 + int(padding(np.array([16]))[0])
-            data, lengths = whole + b"".join(digest.ljust(size, b"\0") for digest in digests), lengths.copy()
-            starts[long], lengths[long] = len(whole) + size * np.arange(len(long)), 16
-        high, low = hashes(data, starts, lengths, seeds_of(seed))
-        return high, low
+
+def short_hashes(kinds: Sequence[ValueClass], values: Sequence[pa.Array], size: int, seed: bytes) -> tuple[Any, Any]:
+    """Return both hashes of `lookup3` of the rows of a batch."""
+    first, second = seeds_of(seed)
+    hashes = Hashes(size, first)
+    is_number = False
+    for step in steps_of(kinds):
+        is_number = step.is_number
+        if step.mixes:
+            hashes.mix()
+        if step.is_nulls:
+            _add_nulls(hashes, values[step.column : step.column + NULLS])
+            continue
+        kind, column = kinds[step.column], values[step.column]
+        if is_number:
+            numbers = _FIXED[kind](column)
+            hashes.add_numbers(np.where(_valid(column), numbers, 0) if column.null_count else numbers)
+        else:
+            hashes.add_bytes(*_buffers(_shortened(_bytes(column, kind), seed)))
+    if is_number:
+        hashes.mix()
+    high = hashes.found().copy()
+    hashes.add_numbers(np.full(size, second))
+    hashes.mix()
+    return high, hashes.found()
+
+
+def _valid(column: pa.Array) -> Any:
+    return column.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _add_nulls(hashes: Hashes, values: Sequence[pa.Array]) -> None:
+    if any(column.null_count for column in values):
+        hashes.add_numbers(sum(~_valid(column) * np.int64(1 << place) for place, column in enumerate(values)))
+
+
+def _shortened(data: pa.Array, seed: bytes) -> pa.Array:
+    """Return bytes in which NULL is empty, and a long value is its md5."""
+    if data.null_count:
+        data = data.fill_null(b"")
+    is_long = pc.greater(pc.binary_length(data), LONGEST)
+    if not pc.any(is_long).as_py():
+        return data
+    digests = [shortened(value, seed) for value in data.filter(is_long).to_pylist()]
+    return pc.replace_with_mask(data, is_long, pa.array(digests, pa.binary()))
+
+
+def _buffers(data: pa.Array) -> tuple[Any, Any]:
+    """Return the bytes of an array, and where its values begin and end."""
+    _, offsets, stored = data.buffers()
+    places = np.frombuffer(offsets, np.int32)[data.offset : data.offset + len(data) + 1]
+    return np.frombuffer(stored if stored is not None else b"", np.uint8), places
 
 
 def rows(
@@ -200,8 +234,6 @@ def rows(
     values: Sequence[pa.Array],
     size: int,
     seed: bytes | None = None,
-    *,
-    is_padded: bool = False,
 ) -> Rows:
     """Return columns of a batch of this many rows as encoded rows."""
     head = np.frombuffer(_head(len(values) + (seed is not None), seed), np.uint8)
@@ -213,13 +245,13 @@ def rows(
         form = FORMS[kind]
         number = np.frombuffer(form.number.to_bytes(4, "big"), np.uint8)
         waiting.append(np.broadcast_to(number, (size, 4)))
-        fixed = _FIXED[kind](column) if form.size else None
+        fixed = _matrix(_FIXED[kind](column).astype(f">i{form.size}"), form.size) if form.size else None
         if fixed is not None and not column.null_count:
             length = np.frombuffer(form.size.to_bytes(4, "big"), np.uint8)
             waiting += [np.broadcast_to(length, (size, 4)), fixed]
             continue
         data = _bytes(column, kind) if fixed is None else _binary(fixed)
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = _valid(column)
         lengths = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
         waiting.append(_matrix(np.where(valid, lengths, -1).astype(">i4"), 4))
         if column.null_count:
@@ -230,16 +262,8 @@ def rows(
     if waiting:
         pieces.append(_binary(np.concatenate(waiting, axis=1)))
         total += sum(one.shape[1] for one in waiting)
-    if is_padded:
-        pieces.append(_zeros(padding(total)))
     joined = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
     return Rows(joined, total)
-
-
-def _zeros(lengths: Any) -> pa.Array:
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    data = pa.py_buffer(bytes(int(offsets[-1])))
-    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), data])
 
 
 def _binary(matrix: Matrix) -> pa.Array:

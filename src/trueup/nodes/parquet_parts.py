@@ -215,8 +215,9 @@ class Work:
         return keys, rows
 
     def _hashes(self, values: list[pa.Array], size: int) -> tuple[Any, Any]:
-        encoded = columns.rows(self.kinds, values, size, self.seed, is_padded=self.is_short)
-        return encoded.hashes(self.seed if self.is_short else None)
+        if self.is_short:
+            return columns.short_hashes(self.kinds, values, size, self.seed)
+        return columns.rows(self.kinds, values, size, self.seed).hashes()
 
     def _values(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [batch.column(name) for name in self.names]

@@ -26,13 +26,15 @@ from trueup.nodes import postgres_columns as columns
 from trueup.nodes.base import EncodedRows, KeyBlocks, Moment, NodeColumn, NodeTable, Plan, check_null_keys, merged
 from trueup.nodes.block_digests import BlockDigests
 from trueup.nodes.key_numbers import LIMITS, is_possible
+from trueup.nodes.postgres_digests import digests_of_arrays
+from trueup.nodes.postgres_hash import BYTES_SINCE, ShortHash
 from trueup.nodes.postgres_query import check_query, read_query, with_expressions
 from trueup.nodes.postgres_rows import Packed, ReadKeys, ReadParts, TaskSource
 from trueup.nodes.postgres_statements import Conditions, Statements
 from trueup.nodes.probe import SAMPLES, expected
+from trueup.rows.canonical import encode
 from trueup.rows.comparable import filter_of
-from trueup.rows.lookup3 import SAMPLES as SAMPLES_OF_BYTES
-from trueup.rows.lookup3 import hash_bytes, seeds_of
+from trueup.rows.lookup3 import hash_row
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec, ValueClass
 from trueup.task.connections import as_connected, check_free
@@ -52,6 +54,8 @@ _KEYS = 1000
 _UNEVEN = 16
 _SAMPLE = 2000
 _SAMPLED_BLOCKS = 100
+# Bytes of all lengths of the last step of the short hash, and of one whose md5 is hashed.
+_LENGTHS = (*(bytes(range(200, 200 + length)) for length in range(26)), bytes(3000))
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class PostgresNode:
         if table is None or query:
             table = replace(self._found_query(query), keys=keys)
         version = self._control.connection.info.server_version
-        relation = Statements(self.name, table, query, hash=columns.hash_sql(version))
+        relation = Statements(self.name, table, query, server_version=version)
         relation = self._relation = replace(relation, filter=self._checked_filter(relation))
         shown = "query" if query else display_name(table.schema, table.name)
         described = tuple(
@@ -148,15 +152,30 @@ class PostgresNode:
             computed[kind] = list(results.values())
         return computed
 
-    def has_short_hash(self, seed: bytes) -> bool:
-        """Return whether the server hashes bytes as `trueup.rows.lookup3`.
+    def has_short_hash(self, plan: Plan) -> bool:
+        """Return whether the server hashes rows as `trueup.rows.lookup3`.
 
-        Before version 18 it has no such function, and on processors of another byte order another result.
+        Before version 18 it has no such functions, on processors of another byte order another result, and with another
+        encoding texts have other bytes.
         """
-        if self._control.connection.info.server_version < columns.BYTES_SINCE:
+        connection = self._control.connection
+        if connection.info.server_version < BYTES_SINCE:
             return False
-        computed = [int(row[0]) % 2**64 for row in self._execute(columns.short_hash_probe(seed))]
-        return computed == [hash_bytes(sample, seeds_of(seed)[0]) for sample in SAMPLES_OF_BYTES]
+        if catalog.read_server(connection).encoding != "UTF8":
+            return False
+        return all(self._hashes_as_reference(kind, plan.seed) for kind in {*plan.kinds, "bytes", "text"})
+
+    def _hashes_as_reference(self, kind: ValueClass, seed: bytes) -> bool:
+        samples = [*SAMPLES[kind], *(_LENGTHS if kind == "bytes" else ()), None]
+        short = ShortHash([kind], seed)
+        spec = columns.literal_spec(kind)
+        rows = sql.SQL("(SELECT {} FROM (VALUES {}) t(value))").format(
+            short.columns([columns.value(spec, kind, kind)]),
+            sql.SQL(", ").join(sql.SQL("({})").format(columns.literal(kind, sample)) for sample in samples),
+        )
+        reference = [hash_row([kind], [None if sample is None else encode(kind, sample)], seed) for sample in samples]
+        computed = self._execute(sql.SQL("SELECT high, low FROM {} rows").format(short.hashed(rows)))
+        return [(high % 2**64, low % 2**64) for high, low in computed] == reference
 
     def key_blocks(self, plan: Plan, unit: int) -> KeyBlocks | None:
         """Return blocks by ranges of the first key column, if it has numbers that are spread evenly."""
@@ -204,8 +223,9 @@ class PostgresNode:
             query = relation.digests(plan, conditions)
             # Only the session of the driver may read views.
             lines = self._execute(query) if relation.is_view else self._read(lambda it: it.rows(query))
-            check_null_keys(self.name, plan, sum(line[2] for line in lines))
-            return BlockDigests.of((line[0], line[1], line[3], line[4]) for line in lines)
+            without_key, *arrays = lines[0]
+            check_null_keys(self.name, plan, without_key)
+            return digests_of_arrays(arrays)
 
         slots = self._slots(len(parts))
         with ThreadPoolExecutor(slots, thread_name_prefix=f"trueup-{self.name}") as pool:

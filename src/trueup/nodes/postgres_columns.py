@@ -6,7 +6,6 @@ No expression calls a cast that the owner of a type made: see `trueup.db.casts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from typing import Any
@@ -14,11 +13,9 @@ from typing import Any
 from psycopg import sql
 
 from trueup.db.catalog import Column
-from trueup.nodes.base import HashBlocks, KeyBlocks
+from trueup.nodes.base import KeyBlocks
 from trueup.nodes.key_numbers import text_of_number
 from trueup.rows.encode import base_value, column_spec, text_of
-from trueup.rows.lookup3 import LONGEST, seeds_of
-from trueup.rows.lookup3 import SAMPLES as SHORT_SAMPLES
 from trueup.rows.spec import ColumnSpec, ValueClass
 from trueup.rows.types import CLASS_TYPES, JSON_ARRAYS, type_named
 
@@ -90,63 +87,6 @@ def _text(sample: Any) -> str:
     if isinstance(sample, date | time):
         return sample.isoformat()
     return f"{sample:f}" if isinstance(sample, Decimal) else str(sample)
-
-
-@dataclass(frozen=True)
-class HashSql:
-    """How a server computes the md5 of an encoded row, as the column `hash`: its value, and both halves as integers."""
-
-    value: str
-    halves: tuple[str, str]
-    # The number of the first 16 bits; None: those of a string of bits.
-    short: str | None = None
-    # Whether the value has the row several times, so that it must be a column.
-    is_of_column: bool = False
-
-    def of(self, row: sql.Composable) -> sql.Composed:
-        """Return the hash of an encoded row."""
-        return sql.SQL(self.value).format(row)
-
-    def block(self, blocks: HashBlocks) -> sql.Composed:
-        """Return the number of the block: the first bits of the hash."""
-        assert blocks.bits <= _SHORT
-        if not blocks.bits:
-            return sql.SQL("0").format()
-        if self.short is None:
-            return sql.SQL("hash::bit({})::int4").format(sql.SQL(str(blocks.bits)))
-        return sql.SQL("({} >> {})").format(sql.SQL(self.short), sql.SQL(str(_SHORT - blocks.bits)))
-
-
-_SHORT = 16
-# From this version on, bytes can be cast to integers, which takes less time than bits.
-BYTES_SINCE = 180000
-_BITS = HashSql("('x' || md5({}))::bit(128)", ("(hash::bit(64))::int8", "((hash << 64)::bit(64))::int8"))
-_TWO_BYTES = "((get_byte(hash, 0) << 8) | get_byte(hash, 1))"
-_BYTES = HashSql("decode(md5({}), 'hex')", ("substr(hash, 1, 8)::int8", "substr(hash, 9, 8)::int8"), _TWO_BYTES)
-
-
-def hash_sql(server_version: int) -> HashSql:
-    """Return how a version of PostgreSQL computes the hash."""
-    return _BYTES if server_version >= BYTES_SINCE else _BITS
-
-
-def short_hash_sql(seed: bytes) -> HashSql:
-    """Return how PostgreSQL computes the hashes of `trueup.rows.lookup3`."""
-    high, low = (f"hashbyteaextended(hash, {one}::int8)" for one in map(_quoted, seeds_of(seed)))
-    row = f"CASE WHEN length({{0}}) > {LONGEST} THEN decode(md5({{0}}), 'hex') ELSE {{0}} END"
-    return HashSql(row, (high, low), f"(({high} >> 48) & 65535)::int4", is_of_column=True)
-
-
-def short_hash_probe(seed: bytes) -> sql.Composed:
-    """Return the statement that computes the first hash of samples."""
-    samples = [f"('\\x{sample.hex()}'::bytea)" for sample in SHORT_SAMPLES]
-    query = "SELECT {} FROM (VALUES {}) t(hash)"
-    return sql.SQL(query).format(sql.SQL(short_hash_sql(seed).halves[0]), sql.SQL(", ".join(samples)))
-
-
-def _quoted(number: int) -> str:
-    # The smallest integer is none without its sign.
-    return f"'{number}'"
 
 
 def block_of(blocks: KeyBlocks, key: sql.Composable) -> sql.Composed:

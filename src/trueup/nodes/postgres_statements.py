@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from psycopg import sql
 
 from trueup.db.catalog import READABLE_KINDS, Column, Table
 from trueup.nodes import postgres_columns as columns
 from trueup.nodes.base import KeyBlocks, Plan, merged
+from trueup.nodes.postgres_digests import DIGESTS
+from trueup.nodes.postgres_hash import Md5Hash, RowHash, ShortHash, block_of_hash
 from trueup.nodes.postgres_query import QUERY
 from trueup.nodes.postgres_rows import ARRAYS, KeyQuery
 from trueup.rows.encode import base_value
@@ -29,7 +31,7 @@ class Statements:
     query: str = ""
     # The condition of the user, and the one that guards it.
     filter: tuple[str, str] = ("", "")
-    hash: columns.HashSql = field(default_factory=lambda: columns.hash_sql(0))
+    server_version: int = 0
 
     @property
     def is_view(self) -> bool:
@@ -78,36 +80,23 @@ class Statements:
         return self.value(plan, 0) if kind == "int" else self.indexed(plan)
 
     def digests(self, plan: Plan, conditions: Conditions) -> sql.Composed:
-        """Return the statement of the digests: block, rows, rows without a key, sums of both halves."""
+        """Return the statement of the digests in one row of arrays: see `digests_of_arrays`."""
         by_key = isinstance(plan.blocks, KeyBlocks)
-        block = self._block(plan)
+        block, hash = self._block(plan), self._hash(plan)
         lacks_key = self._lacks_key(plan)
-        without_key = sql.SQL("count(*) FILTER (WHERE lacks_key)" if lacks_key else "0::int8")
-        hash, row = self._hash(plan), self._encoded(plan)[1]
-        # Of the first key column, computed below; of the hash, above: OFFSET 0 keeps it from being computed twice.
-        rows = sql.SQL("(SELECT {inner}{lacks_key}{hash} AS hash FROM {source}{where} OFFSET 0)").format(
+        # Of the first key column, computed below; of the hash, above.
+        rows = sql.SQL("(SELECT {inner}{lacks_key}{columns} FROM {source}{where} OFFSET 0)").format(
             inner=sql.SQL("{} AS block, ").format(block) if by_key else sql.SQL(""),
             lacks_key=sql.SQL("{} AS lacks_key, ").format(lacks_key) if lacks_key else sql.SQL(""),
-            hash=row if hash.is_of_column else hash.of(row),
+            columns=hash.columns(self._values(plan)),
             source=self.source(),
             where=self.where(*conditions),
         )
-        if hash.is_of_column:
-            rows = sql.SQL("(SELECT {}{}{} AS hash FROM {} r OFFSET 0)").format(
-                sql.SQL("block, " if by_key else ""),
-                sql.SQL("lacks_key, " if lacks_key else ""),
-                hash.of(sql.SQL("r.hash")),
-                rows,
-            )
-        return sql.SQL(
-            "SELECT {outer} AS block, count(*), {without_key}, sum({high})::text, sum({low})::text"
-            " FROM {rows} rows GROUP BY 1"
-        ).format(
-            outer=sql.SQL("block") if by_key else block,
-            without_key=without_key,
-            high=sql.SQL(hash.halves[0]),
-            low=sql.SQL(hash.halves[1]),
-            rows=rows,
+        others = [*(["block"] if by_key else []), *(["lacks_key"] if lacks_key else [])]
+        return sql.SQL(DIGESTS).format(
+            block=sql.SQL("block") if by_key else block,
+            without_key=sql.SQL("count(*) FILTER (WHERE lacks_key)" if lacks_key else "0::int8"),
+            rows=hash.hashed(rows, others),
         )
 
     def rows(self, plan: Plan, conditions: Conditions, blocks: Collection[int] | None = None) -> str:
@@ -122,18 +111,16 @@ class Statements:
         if isinstance(plan.blocks, KeyBlocks):
             condition = sql.SQL("{} = {}").format(self._block(plan), listed)
             return self.rows(plan, [*conditions, condition])
-        query = sql.SQL(
-            "SELECT k, v FROM (SELECT k, v, {hash} AS hash FROM"
-            " (SELECT {key} AS k, {row} AS v FROM {source}{where} OFFSET 0) r OFFSET 0) rows WHERE {block} = {listed}"
-        ).format(
-            hash=self._hash(plan).of(sql.SQL("v")),
+        hash = self._hash(plan)
+        rows = sql.SQL("(SELECT {key} AS k, {row} AS v, {columns} FROM {source}{where} OFFSET 0)").format(
             key=key,
             row=row,
+            columns=hash.columns(self._values(plan)),
             source=self.source(),
             where=self.where(*conditions),
-            block=self._block(plan),
-            listed=listed,
         )
+        rows = hash.hashed(rows, ["k", "v"])
+        query = sql.SQL("SELECT k, v FROM {} rows WHERE {} = {}").format(rows, self._block(plan), listed)
         return query.as_string(None)
 
     def rows_of_keys(self, plan: Plan) -> KeyQuery:
@@ -163,13 +150,22 @@ class Statements:
         return [[sql.SQL("({})").format(sql.SQL(" OR ").join(batch))] for batch in batches]
 
     def _block(self, plan: Plan) -> sql.Composed:
-        """Return the number of the block of a row, of its first key column or of the column `hash`."""
+        """Return the number of the block of a row, of its first key column or of the column `high`."""
         if isinstance(plan.blocks, KeyBlocks):
             return columns.block_of(plan.blocks, self.key(plan))
-        return self._hash(plan).block(plan.blocks)
+        return block_of_hash(plan.blocks)
 
-    def _hash(self, plan: Plan) -> columns.HashSql:
-        return columns.short_hash_sql(plan.seed) if plan.is_short else self.hash
+    def _hash(self, plan: Plan) -> RowHash:
+        if not plan.is_short:
+            return Md5Hash(plan.seed, self.server_version)
+        sure = [number for number in range(len(plan.columns)) if self._column(plan, number).name in self._sure]
+        return ShortHash(plan.kinds, plan.seed, sure)
+
+    @property
+    def _sure(self) -> set[str]:
+        """The columns that cannot be NULL."""
+        # A foreign table may have NULL where it says that it has none, and so may a constraint that is not validated.
+        return {name for key in self.table.keys if key.is_primary and self.has_pages for name in key.columns}
 
     def _column(self, plan: Plan, number: int) -> Column:
         column = self.table.column(plan.columns[number].on[self.node].name)
@@ -181,14 +177,15 @@ class Statements:
         return base_value(columns.spec_of(self._column(plan, 0)))
 
     def _encoded(self, plan: Plan) -> tuple[sql.Composed, sql.Composed]:
-        values = [self.value(plan, number) for number in range(len(plan.columns))]
+        values = self._values(plan)
         row = columns.encoded(values, plan.seed)
         return (columns.encoded(values[: plan.key]) if plan.key else row), row
 
+    def _values(self, plan: Plan) -> list[sql.Composable]:
+        return [self.value(plan, number) for number in range(len(plan.columns))]
+
     def _lacks_key(self, plan: Plan) -> sql.Composable | None:
         """Return whether a row has NULL in its key; None if no column of the key can be NULL."""
-        # A foreign table may have NULL where it says that it has none, and so may a constraint that is not validated.
-        sure = {name for key in self.table.keys if key.is_primary and self.has_pages for name in key.columns}
         names = [self._column(plan, number).name for number in range(plan.key)]
-        tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names if name not in sure]
+        tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names if name not in self._sure]
         return sql.SQL("({})").format(sql.SQL(" OR ").join(tests)) if tests else None

@@ -16,8 +16,7 @@ from support.fixtures import Databases, FreshServer
 from support.mariadb import MariaDb
 from trueup.db.clickhouse import Embedded
 from trueup.errors import TrueupError
-from trueup.nodes import parquet_parts
-from trueup.nodes import postgres_columns as columns
+from trueup.nodes import parquet_parts, postgres_hash
 from trueup.nodes.base import Plan
 from trueup.nodes.block_digests import BlockDigests
 from trueup.testing.postgres import Database
@@ -166,7 +165,7 @@ def test_a_session_that_is_ended(pg: Database, tmp_path: Path, monkeypatch: pyte
     assert "node pg: the connection that holds the snapshot was lost" in result.incomplete[0]
 
 
-@pytest.mark.parametrize(("is_short", "since"), [(True, 0), (False, columns.BYTES_SINCE), (False, 999999)])
+@pytest.mark.parametrize(("is_short", "since"), [(True, 0), (False, postgres_hash.BYTES_SINCE), (False, 999999)])
 def test_hashes_of_all_servers_are_the_same_as_those_of_files(
     pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_short: bool, since: int
 ) -> None:
@@ -185,10 +184,10 @@ def test_hashes_of_all_servers_are_the_same_as_those_of_files(
         return all_digests(nodes, plan)
 
     monkeypatch.setattr("trueup.verbs.compare.run.all_digests", digests)
-    monkeypatch.setattr(columns, "BYTES_SINCE", since)
+    monkeypatch.setattr(postgres_hash, "BYTES_SINCE", since)
     if not is_short:
-        # As a server that computes another hash of bytes.
-        monkeypatch.setattr("trueup.nodes.postgres.hash_bytes", lambda data, seed: 0)
+        # As a server that computes another hash.
+        monkeypatch.setattr("trueup.nodes.postgres.hash_row", lambda *row: (0, 0))
     # By ranges of the key, and by hash: a text has no number.
     for table, key, found in (("t", ["id"], (1, 0)), ("k", ["v", "id"], (0, 1))):
         result = trueup.diff(table, nodes=nodes, key=key, recheck=0, engine="local")

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueup.errors import CheckFailed, NodeError
-from trueup.nodes.arrow_columns import block_numbers, class_of, is_possible, rows
+from trueup.nodes.arrow_columns import block_numbers, class_of, is_possible, rows, short_hashes
 from trueup.nodes.base import Blocks, HashBlocks, KeyBlocks, Plan
 from trueup.nodes.block_digests import BlockDigests, differing
 from trueup.nodes.columnar import ColumnarNode
@@ -29,7 +29,7 @@ from trueup.nodes.parquet_parts import NotColumnar, Part, Work, read_files
 from trueup.nodes.plan import Request, plan_columns
 from trueup.nodes.probe import expected
 from trueup.rows import lookup3
-from trueup.rows.canonical import encode, encode_row, hash_row
+from trueup.rows.canonical import decode_row, encode, encode_row, hash_row
 from trueup.rows.spec import ValueClass
 
 SEED = bytes(range(16))
@@ -84,21 +84,55 @@ def test_rows_are_those_of_the_reference(data: st.DataObject) -> None:
     assert computed.lines() == lines
     high, low = computed.hashes()
     assert list(zip(high.tolist(), low.tolist(), strict=True)) == [hash_row(line) for line in lines]
-    padded = rows(kinds, sliced, size, seed, is_padded=True)
-    assert padded.lines() == lines
-    high, low = padded.hashes(SEED)
-    assert list(zip(high.tolist(), low.tolist(), strict=True)) == [lookup3.hash_row(line, SEED) for line in lines]
+    high, low = short_hashes(kinds, sliced, size, SEED)
+    assert list(zip(high.tolist(), low.tolist(), strict=True)) == [
+        lookup3.hash_row(kinds, [_encoded(kind, line[number]) for kind, line in zip(kinds, values, strict=True)], SEED)
+        for number in range(size)
+    ]
 
 
-def test_hashes_of_short_and_long_rows() -> None:
+def test_hashes_of_short_and_long_values() -> None:
     # More rows than are hashed at a time, of all lengths, in any order.
-    values = [b"\xfe" * (number * 7919 % (400 if number % 9 else 2100)) for number in range(9000)]
-    computed = rows(["bytes"], [pa.array(values, pa.binary())], len(values), SEED, is_padded=True)
-    high, low = computed.hashes(SEED)
-    lines = computed.lines()
-    assert max(map(len, lines)) > lookup3.LONGEST
-    for number in (*range(0, 9000, 97), *(n for n, line in enumerate(lines) if abs(len(line) - lookup3.LONGEST) < 9)):
-        assert (int(high[number]), int(low[number])) == lookup3.hash_row(lines[number], SEED)
+    values = [b"\xfe" * (number * 7919 % (400 if number % 9 else 2100)) for number in range(17_000)]
+    assert max(map(len, values)) > lookup3.LONGEST
+    high, low = short_hashes(["bytes"], [pa.array(values, pa.binary())], len(values), SEED)
+    near = (number for number, value in enumerate(values) if abs(len(value) - lookup3.LONGEST) < 3)
+    for number in (*range(0, 17_000, 97), *near):
+        assert (int(high[number]), int(low[number])) == lookup3.hash_row(["bytes"], [values[number]], SEED)
+
+
+def test_nulls_of_many_columns() -> None:
+    count = lookup3.NULLS + 3
+    columns = [pa.array([1, None if number % 2 else 1, None], pa.int64()) for number in range(count)]
+    high, low = short_hashes(["int"] * count, columns, 3, SEED)
+    lines = zip(*(column.to_pylist() for column in columns), strict=True)
+    for number, line in enumerate(lines):
+        encoded = [_encoded("int", value) for value in line]
+        assert (int(high[number]), int(low[number])) == lookup3.hash_row(["int"] * count, encoded, SEED)
+
+
+def test_rows_that_look_alike_have_other_hashes() -> None:
+    kinds: list[ValueClass] = ["int", "int", "text", "text", "bool"]
+    zero, one = encode("int", 0), encode("int", 1)
+    like: list[list[bytes | None]] = [
+        [one, zero, b"", b"", b"\0"],
+        [zero, one, b"", b"", b"\0"],
+        [one, one, b"", b"", b"\0"],
+        [zero, zero, b"", b"", b"\0"],
+        [zero, None, b"", b"", b"\0"],
+        [zero, zero, None, b"", b"\0"],
+        [zero, zero, b"", None, b"\0"],
+        [zero, zero, b"", b"", None],
+        [zero, zero, b"", b"", b"\1"],
+        [zero, zero, b"ab", b"", b"\0"],
+        [zero, zero, b"a", b"b", b"\0"],
+        [zero, zero, b"", b"ab", b"\0"],
+        [zero, zero, b"\0", b"", b"\0"],
+        [zero, encode("int", 2**32), b"", b"", b"\0"],
+    ]
+    for place in (0, 1):
+        assert len({lookup3.hash_row(kinds, values, SEED)[place] for values in like}) == len(like)
+    assert lookup3.hash_row(kinds, like[0], SEED) != lookup3.hash_row(kinds, like[0], SEED[::-1])
 
 
 def _encoded(kind: ValueClass, value: Any) -> bytes | None:
@@ -226,7 +260,9 @@ def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
         read = [line for batch in node.local_rows(plan, wanted) for line in zip(*batch, strict=True)]
         high = low = 0
         for _, row in read:
-            one, other = lookup3.hash_row(row, plan.seed) if is_short else hash_row(row)
+            # Without the seed, which is the first field.
+            values = decode_row(row)[1:]
+            one, other = lookup3.hash_row(plan.kinds, values, plan.seed) if is_short else hash_row(row)
             high, low = (high + one) % 2**64, (low + other) % 2**64
         chosen = np.isin(digests.numbers, wanted)
         assert len(read) == digests.counts[chosen].sum()

@@ -25,6 +25,8 @@ _MOST_BITS = 14
 _SMALL = 8
 _MOST_BLOCKS = 1_500_000
 _SMALL_KINDS = (POSTGRESQL, "parquet", "delta")
+# The short hash is an expression that is nested as deep as there are columns.
+_MOST_COLUMNS = 200
 _DATABASES = (POSTGRESQL, "mysql", "clickhouse", "chdb")
 Digests = Mapping[str, BlockDigests]
 
@@ -46,8 +48,8 @@ def with_blocks(
 
 def with_hash(plan: Plan, nodes: Sequence[ComparedNode]) -> Plan:
     """Return the plan with the faster hash, if all nodes have it."""
-    is_short = all(
-        node.has_short_hash(plan.seed) if isinstance(node, PostgresNode) else isinstance(node, ColumnarNode)
+    is_short = len(plan.columns) <= _MOST_COLUMNS and all(
+        node.has_short_hash(plan) if isinstance(node, PostgresNode) else isinstance(node, ColumnarNode)
         for node in nodes
     )
     return replace(plan, is_short=is_short)

@@ -155,25 +155,11 @@ def _head(fields: int, seed: bytes | None) -> bytes:
     return head if seed is None else head + SEED.number.to_bytes(4, "big") + len(seed).to_bytes(4, "big") + seed
 
 
-class Rows:
-    """Encoded rows of a batch, in one buffer."""
-
-    def __init__(self, data: pa.Array, lengths: Any) -> None:
-        self._starts = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data)]
-        self._lengths = lengths
-        self._data = data.buffers()[2] if data.buffers()[2] is not None else pa.py_buffer(b"")
-
-    def lines(self) -> list[bytes]:
-        """Return the rows."""
-        data = self._data.to_pybytes()
-        ends = (self._starts + self._lengths).tolist()
-        return [data[start:end] for start, end in zip(self._starts.tolist(), ends, strict=True)]
-
-    def hashes(self) -> tuple[Any, Any]:
-        """Return both halves of the md5 of each row."""
-        digests = b"".join([_md5(line).digest() for line in self.lines()])
-        halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
-        return halves[:, 0], halves[:, 1]
+def md5_hashes(rows: pa.Array) -> tuple[Any, Any]:
+    """Return both halves of the md5 of each row."""
+    digests = b"".join([_md5(line).digest() for line in rows.to_pylist()])
+    halves = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+    return halves[:, 0], halves[:, 1]
 
 
 def short_hashes(kinds: Sequence[ValueClass], values: Sequence[pa.Array], size: int, seed: bytes) -> tuple[Any, Any]:
@@ -193,7 +179,7 @@ def short_hashes(kinds: Sequence[ValueClass], values: Sequence[pa.Array], size: 
             numbers = _FIXED[kind](column)
             hashes.add_numbers(np.where(_valid(column), numbers, 0) if column.null_count else numbers)
         else:
-            hashes.add_bytes(*_buffers(_shortened(_bytes(column, kind), seed)))
+            hashes.add_bytes(*buffers(_shortened(_bytes(column, kind), seed)))
     if is_number:
         hashes.mix()
     high = hashes.found().copy()
@@ -222,10 +208,11 @@ def _shortened(data: pa.Array, seed: bytes) -> pa.Array:
     return pc.replace_with_mask(data, is_long, pa.array(digests, pa.binary()))
 
 
-def _buffers(data: pa.Array) -> tuple[Any, Any]:
+def buffers(data: pa.Array) -> tuple[Any, Any]:
     """Return the bytes of an array, and where its values begin and end."""
     _, offsets, stored = data.buffers()
-    places = np.frombuffer(offsets, np.int32)[data.offset : data.offset + len(data) + 1]
+    width = np.int64 if pa.types.is_large_binary(data.type) else np.int32
+    places = np.frombuffer(offsets, width)[data.offset : data.offset + len(data) + 1]
     return np.frombuffer(stored if stored is not None else b"", np.uint8), places
 
 
@@ -234,13 +221,12 @@ def rows(
     values: Sequence[pa.Array],
     size: int,
     seed: bytes | None = None,
-) -> Rows:
-    """Return columns of a batch of this many rows as encoded rows."""
+) -> pa.Array:
+    """Return columns of a batch of this many rows as encoded rows, an array of bytes."""
     head = np.frombuffer(_head(len(values) + (seed is not None), seed), np.uint8)
     # Bytes of a fixed size per row that follow each other are written at once.
     pieces: list[pa.Array] = []
     waiting = [np.broadcast_to(head, (size, len(head)))]
-    total = np.zeros(size, np.int64)
     for kind, column in zip(kinds, values, strict=True):
         form = FORMS[kind]
         number = np.frombuffer(form.number.to_bytes(4, "big"), np.uint8)
@@ -257,13 +243,10 @@ def rows(
         if column.null_count:
             data = pc.if_else(pa.array(valid), data, pa.scalar(b"", pa.binary()))
         pieces += [_binary(np.concatenate(waiting, axis=1)), data]
-        total += sum(one.shape[1] for one in waiting) + np.where(valid, lengths, 0)
         waiting = []
     if waiting:
         pieces.append(_binary(np.concatenate(waiting, axis=1)))
-        total += sum(one.shape[1] for one in waiting)
-    joined = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
-    return Rows(joined, total)
+    return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
 
 
 def _binary(matrix: Matrix) -> pa.Array:

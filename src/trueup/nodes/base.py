@@ -13,11 +13,13 @@ from trueup.rows.rules import NO_RULE, NUMBERS, Rule
 from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from trueup.nodes.block_digests import BlockDigests
-# Encoded keys and encoded rows, of the same length.
-EncodedRows = tuple[Sequence[bytes], Sequence[bytes]]
+
+    # Encoded keys and encoded rows, arrays of bytes of the same length.
+    EncodedRows = tuple[pa.Array, pa.Array]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from trueup.errors import CheckFailed, Interrupted, TrueupError
 from trueup.nodes import arrow_columns as columns
-from trueup.nodes.base import EncodedRows, Moment, NodeColumn, NodeTable, Plan, check_null_keys
+from trueup.nodes.base import Moment, NodeColumn, NodeTable, Plan, check_null_keys
 from trueup.nodes.block_digests import BlockDigests
 from trueup.nodes.columnar_workers import digests_of
 from trueup.nodes.parquet_parts import Files, NotColumnar, Work, read_files
@@ -23,6 +23,8 @@ from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from trueup.nodes.base import EncodedRows
 
 _WITHOUT_SPARK = "these files are read without Spark"
 
@@ -92,7 +94,7 @@ class ColumnarNode:
                 computed[kind] = expected(kind, seed)
                 continue
             samples = pa.array([*SAMPLES[kind], None], _ARROW_TYPES[kind])
-            high, low = columns.rows([kind], [samples], len(samples), seed).hashes()
+            high, low = columns.md5_hashes(columns.rows([kind], [samples], len(samples), seed))
             computed[kind] = [f"{one:016x}{other:016x}" for one, other in zip(high.tolist(), low.tolist(), strict=True)]
         return computed
 

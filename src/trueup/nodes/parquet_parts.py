@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,13 @@ import pyarrow.parquet as pq
 
 from trueup.errors import CheckFailed, NodeError
 from trueup.nodes import arrow_columns as columns
-from trueup.nodes.base import Blocks, EncodedRows, KeyBlocks, Plan
+from trueup.nodes.base import Blocks, KeyBlocks, Plan
 from trueup.nodes.block_digests import BlockDigests
 from trueup.rows.canonical import decode_row, text_of
 from trueup.rows.spec import ValueClass
+
+if TYPE_CHECKING:
+    from trueup.nodes.base import EncodedRows
 
 _READERS = 16
 _BATCH_BYTES = 32 * 1024 * 1024
@@ -174,18 +177,19 @@ class Work:
     def _rows(self, part: Part, blocks: Sequence[int]) -> Iterator[EncodedRows]:
         if not self._may_have(part, blocks):
             return
-        listed = np.array(blocks, np.int64)
+        # By number: a search per row takes longer.
+        is_listed = np.zeros(self.blocks.count + 2, bool)
+        is_listed[np.array(blocks, np.int64)] = True
         for batch in self._batches(part):
             if isinstance(self.blocks, KeyBlocks):
                 numbers = columns.block_numbers(self.blocks, self._values(batch)[0], None)
-                batch = batch.filter(pa.array(np.isin(numbers, listed)))
+                batch = batch.filter(pa.array(is_listed[numbers]))
                 if batch.num_rows:
                     yield self._encoded(batch)
                 continue
             values = self._values(batch)
             high, _ = self._hashes(values, batch.num_rows)
-            wanted = np.isin(columns.block_numbers(self.blocks, None, high), listed)
-            batch = batch.filter(pa.array(wanted))
+            batch = batch.filter(pa.array(is_listed[columns.block_numbers(self.blocks, None, high)]))
             if batch.num_rows:
                 yield self._encoded(batch)
 
@@ -196,6 +200,7 @@ class Work:
 
     def _rows_of(self, part: Part, keys: Collection[bytes]) -> Iterator[EncodedRows]:
         numbers = None
+        listed_keys = pa.array(list(keys), pa.binary())
         if self.has_number:
             listed = {int(text_of("int", first)) for key in keys if (first := decode_row(key)[0]) is not None}
             numbers = pa.array(sorted(listed), pa.int64())
@@ -203,21 +208,19 @@ class Work:
             if numbers is not None:
                 batch = batch.filter(pc.is_in(self._values(batch)[0].cast(pa.int64()), numbers))
             if batch.num_rows:
-                found = [line for line in zip(*self._encoded(batch), strict=True) if line[0] in keys]
-                yield [key for key, _ in found], [row for _, row in found]
+                found, rows = self._encoded(batch)
+                wanted = pc.is_in(found, listed_keys)
+                yield found.filter(wanted), rows.filter(wanted)
 
     def _encoded(self, batch: pa.RecordBatch) -> EncodedRows:
         values = self._values(batch)
-        rows = columns.rows(self.kinds, values, batch.num_rows, self.seed).lines()
-        if not self.key:
-            return rows, rows
-        keys = columns.rows(self.kinds[: self.key], values[: self.key], batch.num_rows).lines()
-        return keys, rows
+        rows = columns.rows(self.kinds, values, batch.num_rows, self.seed)
+        return columns.rows(self.kinds[: self.key], values[: self.key], batch.num_rows) if self.key else rows, rows
 
     def _hashes(self, values: list[pa.Array], size: int) -> tuple[Any, Any]:
         if self.is_short:
             return columns.short_hashes(self.kinds, values, size, self.seed)
-        return columns.rows(self.kinds, values, size, self.seed).hashes()
+        return columns.md5_hashes(columns.rows(self.kinds, values, size, self.seed))
 
     def _values(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [batch.column(name) for name in self.names]

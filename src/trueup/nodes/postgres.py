@@ -23,7 +23,7 @@ from trueup.db.snapshot import Control
 from trueup.engine.slots import Share, cores_here
 from trueup.errors import CheckFailed, Interrupted
 from trueup.nodes import postgres_columns as columns
-from trueup.nodes.base import EncodedRows, KeyBlocks, Moment, NodeColumn, NodeTable, Plan, check_null_keys, merged
+from trueup.nodes.base import KeyBlocks, Moment, NodeColumn, NodeTable, Plan, check_null_keys, merged
 from trueup.nodes.block_digests import BlockDigests
 from trueup.nodes.key_numbers import LIMITS, is_possible
 from trueup.nodes.postgres_digests import digests_of_arrays
@@ -41,6 +41,8 @@ from trueup.task.connections import as_connected, check_free
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from trueup.nodes.base import EncodedRows
 
 # Pages per statement: short enough to be distributed evenly, long enough to be cheap.
 _PAGES = 8192
@@ -244,7 +246,7 @@ class PostgresNode:
         for query in self._row_queries(plan, blocks):
             for batch in source.rows(query):
                 self._check_stop()
-                yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
+                yield batch.column(0), batch.column(1)
 
     def rows_of(self, session: SparkSession, plan: Plan, keys: DataFrame) -> DataFrame:
         """Read the current rows of the keys of each partition of the frame."""
@@ -257,7 +259,7 @@ class PostgresNode:
         for start in range(0, len(keys), _KEYS):
             for batch in source.rows(query.among(keys[start : start + _KEYS])):
                 self._check_stop()
-                yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
+                yield batch.column(0), batch.column(1)
 
     def changed(self) -> str:
         """Return that the snapshot was lost, if the session that holds it was."""

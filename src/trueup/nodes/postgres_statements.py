@@ -9,7 +9,7 @@ from psycopg import sql
 
 from trueup.db.catalog import READABLE_KINDS, Column, Table
 from trueup.nodes import postgres_columns as columns
-from trueup.nodes.base import KeyBlocks, Plan, merged
+from trueup.nodes.base import Blocks, KeyBlocks, Plan, merged
 from trueup.nodes.postgres_digests import DIGESTS
 from trueup.nodes.postgres_hash import Md5Hash, RowHash, ShortHash, block_of_hash
 from trueup.nodes.postgres_query import QUERY
@@ -107,10 +107,11 @@ class Statements:
                 key, row, self.source(), self.where(*conditions)
             )
             return query.as_string(None)
-        listed = sql.SQL("ANY({}::int4[])").format(sql.Literal("{" + ",".join(map(str, sorted(blocks))) + "}"))
+        # A bit per block: the search in a list takes longer.
+        bits = sql.SQL("'\\x{}'::bytea").format(sql.SQL(_bits(plan.blocks, blocks).hex()))
+        listed = sql.SQL("get_bit({}, {}) = 1").format(bits, self._block(plan))
         if isinstance(plan.blocks, KeyBlocks):
-            condition = sql.SQL("{} = {}").format(self._block(plan), listed)
-            return self.rows(plan, [*conditions, condition])
+            return self.rows(plan, [*conditions, listed])
         hash = self._hash(plan)
         rows = sql.SQL("(SELECT {key} AS k, {row} AS v, {columns} FROM {source}{where} OFFSET 0)").format(
             key=key,
@@ -120,7 +121,7 @@ class Statements:
             where=self.where(*conditions),
         )
         rows = hash.hashed(rows, ["k", "v"])
-        query = sql.SQL("SELECT k, v FROM {} rows WHERE {} = {}").format(rows, self._block(plan), listed)
+        query = sql.SQL("SELECT k, v FROM {} rows WHERE {}").format(rows, listed)
         return query.as_string(None)
 
     def rows_of_keys(self, plan: Plan) -> KeyQuery:
@@ -189,3 +190,12 @@ class Statements:
         names = [self._column(plan, number).name for number in range(plan.key)]
         tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names if name not in self._sure]
         return sql.SQL("({})").format(sql.SQL(" OR ").join(tests)) if tests else None
+
+
+def _bits(all_blocks: Blocks, blocks: Collection[int]) -> bytes:
+    """Return the numbers of blocks as bits, as `get_bit` counts them."""
+    # There is a block on each side of those by key.
+    bits = bytearray((all_blocks.count + 2) // 8 + 1)
+    for number in blocks:
+        bits[number >> 3] |= 1 << (number & 7)
+    return bytes(bits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trueup.rows.align import Difference, Group, pack
 from trueup.rows.canonical import decode_row, hash_row, shown, text_of
@@ -26,8 +26,7 @@ _PACKED = 200
 _MOST_ALIGNED = 1000
 
 
-@dataclass(frozen=True)
-class _NodeRow:
+class _NodeRow(NamedTuple):
     node: str
     row: bytes | None
     values: list[bytes | None]
@@ -63,6 +62,9 @@ class CompareRows:
         if not self.key:
             yield from (self._copies(row, counts) for row, counts in lines)
             return
+        if single := self._single(lines):
+            yield from self._difference(single, 1)
+            return
         rows: list[list[tuple[bytes, int]]] = [[] for _ in self.nodes]
         # In one order, so that a re-check aligns the rows of a key that is not unique in the same way.
         for row, counts in sorted(lines):
@@ -81,6 +83,19 @@ class CompareRows:
                     side[0] = side[0][0], side[0][1] - copies
                 elif side:
                     del side[0]
+
+    def _single(self, lines: Sequence[tuple[bytes, Sequence[int]]]) -> list[bytes | None] | None:
+        """Return the row of each node, if each has at most one, and not all the same; None otherwise."""
+        rows: list[bytes | None] = [None] * len(self.nodes)
+        for row, counts in lines:
+            if 0 not in counts:
+                return None
+            for node, count in enumerate(counts):
+                if count:
+                    if count > 1 or rows[node] is not None:
+                        return None
+                    rows[node] = row
+        return rows
 
     def _remove_equal(self, rows: list[list[tuple[bytes, int]]]) -> None:
         """Remove rows of a key that are equal on all nodes, in whatever order the nodes have them."""
@@ -109,24 +124,22 @@ class CompareRows:
                 groups.append([own])
         if len(groups) < 2:
             return
-        some = next(group[0].values for group in groups if group[0].row is not None)
-        yield Difference(
-            self._key(some),
-            self.nodes,
-            tuple(
-                Group(
-                    tuple(own.node for own in group),
-                    None if group[0].row is None else _signed(group[0].row),
-                    self._shown(group[0].row, group[0].values),
-                    copies,
-                )
-                for group in groups
-            ),
-        )
+        some = next(group[0] for group in groups if group[0].row is not None)
+        texts = self._shown(some.values)
+        found = []
+        for group in groups:
+            own = group[0]
+            nodes = tuple([other.node for other in group])
+            if own.row is None:
+                found.append(Group(nodes, None, None, copies))
+            else:
+                values = texts if own is some else self._shown(own.values, some.values, texts)
+                found.append(Group(nodes, _signed(own.row), values, copies))
+        yield Difference(self._key(some.values), self.nodes, tuple(found))
 
     def _copies(self, row: bytes, counts: Sequence[int]) -> Difference:
         """Return the difference of a row without a key: how often each node has it."""
-        values = self._shown(row, decode_row(row)[1:])
+        values = self._shown(decode_row(row)[1:])
         row_hash = _signed(row)
         groups = []
         for copies in dict.fromkeys(counts):
@@ -145,10 +158,21 @@ class CompareRows:
         # A key has no NULL: see `base.check_null_keys`.
         return tuple(text_of(kind, value or b"") for kind, value in zip(self.kinds, values[: self.key], strict=False))
 
-    def _shown(self, row: bytes | None, values: Sequence[bytes | None]) -> tuple[Value, ...] | None:
-        if row is None:
-            return None
-        return tuple(shown(kind, value, self.long_value) for kind, value in zip(self.kinds, values, strict=True))
+    def _shown(
+        self,
+        values: Sequence[bytes | None],
+        known: Sequence[bytes | None] = (),
+        texts: Sequence[Value] = (),
+    ) -> tuple[Value, ...]:
+        """Return values for a report; most are those of another row, whose texts are known."""
+        if not known:
+            return tuple([shown(kind, value, self.long_value) for kind, value in zip(self.kinds, values, strict=True)])
+        return tuple(
+            [
+                text if value == other else shown(kind, value, self.long_value)
+                for kind, value, other, text in zip(self.kinds, values, known, texts, strict=True)
+            ]
+        )
 
     def _lines(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes, list[int]]]:
         for batch in batches:

@@ -52,6 +52,8 @@ NAN = bytes.fromhex("7ff8000000000000")
 EPOCH_DAYS = 10957
 EPOCH_MICROS = EPOCH_DAYS * 86_400_000_000
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
+# The length of a field, after the number of its form.
+_HEAD = struct.Struct(">4xi")
 _DAY = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -(2**31), 2**31 - 1
 _FIRST, _LAST = -(2**63), 2**63 - 1
@@ -113,14 +115,20 @@ def encode_row(kinds: Sequence[ValueClass], values: Sequence[bytes | None], seed
 
 def decode_row(data: bytes) -> list[bytes | None]:
     """Return the fields of an encoded row; raises ValueError if it is not one."""
+    fields = list[bytes | None]()
+    unpack = _HEAD.unpack_from
     try:
         (count,) = _INT.unpack_from(data)
-        place, fields = 4, list[bytes | None]()
+        place = 4
         for _ in range(count):
-            (length,) = _INT.unpack_from(data, place + 4)
+            length = unpack(data, place)[0]
             place += 8
-            fields.append(None if length < 0 else data[place : place + length])
-            place += max(length, 0)
+            if length < 0:
+                fields.append(None)
+            else:
+                end = place + length
+                fields.append(data[place:end])
+                place = end
     except struct.error:
         place = -1
     if place != len(data):

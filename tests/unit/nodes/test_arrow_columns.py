@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueup.errors import CheckFailed, NodeError
-from trueup.nodes.arrow_columns import block_numbers, class_of, is_possible, rows, short_hashes
+from trueup.nodes.arrow_columns import block_numbers, class_of, is_possible, md5_hashes, rows, short_hashes
 from trueup.nodes.base import Blocks, HashBlocks, KeyBlocks, Plan
 from trueup.nodes.block_digests import BlockDigests, differing
 from trueup.nodes.columnar import ColumnarNode
@@ -81,8 +81,8 @@ def test_rows_are_those_of_the_reference(data: st.DataObject) -> None:
         encode_row(kinds, [_encoded(kind, line[number]) for kind, line in zip(kinds, values, strict=True)], seed)
         for number in range(size)
     ]
-    assert computed.lines() == lines
-    high, low = computed.hashes()
+    assert computed.to_pylist() == lines
+    high, low = md5_hashes(computed)
     assert list(zip(high.tolist(), low.tolist(), strict=True)) == [hash_row(line) for line in lines]
     high, low = short_hashes(kinds, sliced, size, SEED)
     assert list(zip(high.tolist(), low.tolist(), strict=True)) == [
@@ -143,15 +143,15 @@ def _encoded(kind: ValueClass, value: Any) -> bytes | None:
 
 def test_numbers_as_texts_and_bytes_that_are_no_text() -> None:
     computed = rows(["text", "text"], [pa.array([-5, None]), pa.array([True, False])], 2)
-    assert computed.lines()[0] == encode_row(["text", "text"], [b"-5", b"true"])
+    assert computed.to_pylist()[0] == encode_row(["text", "text"], [b"-5", b"true"])
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff "]).buffers())
-    assert rows(["text"], [broken], 1).lines() == [encode_row(["text"], [b"\xff "])]
-    assert rows(["char"], [broken], 1).lines() == [encode_row(["char"], [b"\xff"])]
+    assert rows(["text"], [broken], 1).to_pylist() == [encode_row(["text"], [b"\xff "])]
+    assert rows(["char"], [broken], 1).to_pylist() == [encode_row(["char"], [b"\xff"])]
 
 
 def test_all_nan_are_the_same() -> None:
     odd = pa.array(np.array([0xFFF8000000000001, 0x7FF0000000000001], np.uint64).view(np.float64))
-    assert rows(["float"], [odd], 2).lines() == [encode_row(["float"], [encode("float", float("nan"))])] * 2
+    assert rows(["float"], [odd], 2).to_pylist() == [encode_row(["float"], [encode("float", float("nan"))])] * 2
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
         plan = Plan(plan.columns, plan.key, plan.seed, blocks, is_short)
         digests = node.digests(plan)
         wanted = digests.numbers.tolist()[1::3]
-        read = [line for batch in node.local_rows(plan, wanted) for line in zip(*batch, strict=True)]
+        read = [row for _, rows in node.local_rows(plan, wanted) for row in rows.to_pylist()]
         high = low = 0
-        for _, row in read:
+        for row in read:
             # Without the seed, which is the first field.
             values = decode_row(row)[1:]
             one, other = lookup3.hash_row(plan.kinds, values, plan.seed) if is_short else hash_row(row)
@@ -268,7 +268,7 @@ def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
         assert len(read) == digests.counts[chosen].sum()
         assert (high, low) == (int(digests.high[chosen].sum()), int(digests.low[chosen].sum()))
     keys = [encode_row(["int"], [encode("int", number)]) for number in (5, 999, 2000)]
-    found = [key for batch in node.local_rows_of(plan, keys) for key in batch[0]]
+    found = [key for batch in node.local_rows_of(plan, keys) for key in batch[0].to_pylist()]
     assert found == keys[:2]
 
 
@@ -278,7 +278,7 @@ def test_row_groups_at_the_edge_of_a_block_are_read(tmp_path: Path) -> None:
     node, plan = _node(tmp_path)
     plan = replace(plan, blocks=KeyBlocks("id", 0, 5, 8))
     for number in range(10):
-        keys = [key for batch in node.local_rows(plan, [number]) for key in batch[0]]
+        keys = [key for batch in node.local_rows(plan, [number]) for key in batch[0].to_pylist()]
         wanted = range(number * 5 - 5, number * 5) if 0 < number < 9 else ()
         assert keys == [encode_row(["int"], [encode("int", key)]) for key in wanted]
 

@@ -14,7 +14,6 @@ from trueup.engine.local_rows import local_rows
 from trueup.errors import QueryError
 from trueup.nodes.base import (
     Blocks,
-    EncodedRows,
     HashBlocks,
     KeyBlocks,
     Moment,
@@ -31,6 +30,8 @@ from trueup.rows.spec import ValueClass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from trueup.nodes.base import EncodedRows
 
 # Keys per statement of a re-check, and ranges of blocks per statement.
 _KEYS = 1000
@@ -282,8 +283,11 @@ class SqlNode(ABC):
 
 
 def _batches(lines: Iterator[tuple[Any, ...]]) -> Iterator[EncodedRows]:
+    import pyarrow as pa
+
     while batch := list(islice(lines, _KEYS)):
-        yield [bytes(line[0]) for line in batch], [bytes(line[1]) for line in batch]
+        keys, rows = ([bytes(line[place]) for line in batch] for place in (0, 1))
+        yield pa.array(keys, pa.binary()), pa.array(rows, pa.binary())
 
 
 def text(value: Any) -> str:

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from trueup.errors import StoreError
-from trueup.nodes.base import EncodedRows, LocalNode
+from trueup.nodes.arrow_columns import buffers
+from trueup.nodes.arrow_hash import Hashes
+from trueup.nodes.base import LocalNode
 from trueup.nodes.rows import CompareRows
 from trueup.report.json_file import cure_for
 from trueup.rows.align import Difference, pack, unpack
@@ -23,12 +30,20 @@ from trueup.task.compare.spool import unnamed_file
 from trueup.task.together import together
 from trueup.verbs.compare.request import CompareRun
 
+if TYPE_CHECKING:
+    from trueup.nodes.base import EncodedRows
+
+    _Read = Callable[[LocalNode], Iterator[EncodedRows]]
+
+_SCHEMA = pa.schema([("k", pa.large_binary()), ("v", pa.large_binary())])
 # Rows of all nodes that a partition has on average, if there are not more than the most partitions.
 _ROWS = 200_000
 _PARTITIONS = (32, 400)
 _PACKED = 200
 # Bytes of the rows of a node that are kept in memory.
 WAITING_BYTES = 32 * 1024 * 1024
+# Bytes of a key from which on Python hashes it: Arrow does so for many short ones only.
+_LONG_KEY = 2048
 
 
 @dataclass
@@ -83,46 +98,69 @@ def local_keys(run: CompareRun, keys: Sequence[bytes]) -> Iterator[LocalFound]:
 
 @dataclass
 class _Side:
-    """The rows of one node, by partition: in memory and, if they are many, in files."""
+    """The rows of one node: in memory or, if they are many, by partition in files."""
 
     folder: Path
     partitions: int
     stack: ExitStack
     _files: list[IO[bytes]] = field(default_factory=list)
-    _waiting: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(list))
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
     _size: int = 0
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all rows are in memory."""
+        return not self._files
 
     def read(self, batches: Iterator[EncodedRows]) -> None:
         """Keep all rows."""
         for keys, rows in batches:
-            for line in zip(keys, rows, strict=True):
-                self._waiting[zlib.crc32(line[0]) % self.partitions].append(line)
-                self._size += len(line[1])
+            batch = pa.record_batch([column.cast(pa.large_binary()) for column in (keys, rows)], schema=_SCHEMA)
+            self._waiting.append(batch)
+            self._size += batch.nbytes
             if self._size >= WAITING_BYTES:
-                self._flush()
+                self.flush()
 
-    def partition(self, number: int) -> Counter[tuple[bytes, bytes]]:
-        """Return the rows of a partition, and how often each exists."""
-        counted = Counter(self._waiting.pop(number, ()))
-        if self._files:
-            file = self._files[number]
-            end = file.tell()
-            file.seek(0)
-            while file.tell() < end:
-                counted.update(pickle.load(file))
-            file.close()
-        return counted
+    def rows(self) -> pa.Table:
+        """Return all rows, which are in memory."""
+        return pa.Table.from_batches(self._waiting, _SCHEMA)
 
-    def _flush(self) -> None:
+    def partition(self, number: int) -> pa.Table:
+        """Return the rows of a partition, of files."""
+        file = self._files[number]
+        end = file.tell()
+        file.seek(0)
+        batches = []
+        while file.tell() < end:
+            batches.append(pa.ipc.read_record_batch(pa.py_buffer(pickle.load(file)), _SCHEMA))
+        file.close()
+        return pa.Table.from_batches(batches, _SCHEMA)
+
+    def flush(self) -> None:
+        """Write the rows that are in memory to files."""
         if not self._files:
             self._files = [self.stack.enter_context(unnamed_file(self.folder)) for _ in range(self.partitions)]
-        for number, lines in self._waiting.items():
-            _write(self._files[number], lines, self.folder)
+        table = self.rows().combine_chunks()
         self._waiting.clear()
         self._size = 0
+        for batch in table.to_batches():
+            numbers = _partitions_of(batch.column(0), self.partitions)
+            order = np.argsort(numbers, kind="stable")
+            ends = np.searchsorted(numbers[order], np.arange(self.partitions + 1))
+            ordered = batch.take(pa.array(order))
+            for number, (start, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
+                if end > start:
+                    rows = ordered.slice(start, end - start).serialize().to_pybytes()
+                    _write(self._files[number], rows, self.folder)
 
 
-_Read = Callable[[LocalNode], Iterator[EncodedRows]]
+def _partitions_of(keys: pa.Array, partitions: int) -> Any:
+    """Return the partition of each key."""
+    if pc.max(pc.binary_length(keys)).as_py() > _LONG_KEY:
+        return np.array([zlib.crc32(key) % partitions for key in keys.to_pylist()])
+    hashes = Hashes(len(keys), 1)
+    hashes.add_bytes(*buffers(keys))
+    return hashes.found() % np.uint64(partitions)
 
 
 def _compared(run: CompareRun, read: _Read, rows: int, stack: ExitStack) -> LocalFound:
@@ -143,19 +181,22 @@ def _compared(run: CompareRun, read: _Read, rows: int, stack: ExitStack) -> Loca
     parsed, rules = tuple(zip(*((column.parsed, column.rule) for column in plan.columns), strict=True))
     names = tuple(node.name for node in nodes)
     compare = CompareRows(names, plan.kinds, parsed, rules, plan.key, run.request.settings.long_value)
+    if all(side.is_small for side in sides):
+        _keep([side.rows() for side in sides], compare, found)
+        return found
+    for side in sides:
+        side.flush()
     for number in range(partitions):
         _keep([side.partition(number) for side in sides], compare, found)
         run.wait(0)
     return found
 
 
-def _keep(sides: Sequence[Counter[tuple[bytes, bytes]]], compare: CompareRows, found: LocalFound) -> None:
-    """Compare one partition: rows that all nodes have equally often are equal, others are aligned by key."""
-    first, *others = sides
-    unequal = {line for other in others for line, _ in first.items() ^ other.items()}
+def _keep(sides: Sequence[pa.Table], compare: CompareRows, found: LocalFound) -> None:
+    """Compare rows: those that all nodes have equally often are equal, others are aligned by key."""
     by_key: dict[bytes, list[tuple[bytes, list[int]]]] = defaultdict(list)
-    for key, row in unequal:
-        by_key[key].append((row, [side[key, row] for side in sides]))
+    for (key, row), counts in _unequal(sides).items():
+        by_key[key].append((row, counts))
     batch: list[Difference] = []
     keys: list[bytes] = []
     for key, lines in by_key.items():
@@ -167,6 +208,21 @@ def _keep(sides: Sequence[Counter[tuple[bytes, bytes]]], compare: CompareRows, f
             batch, keys = [], []
     if batch:
         found.add(batch, keys)
+
+
+def _unequal(sides: Sequence[pa.Table]) -> dict[tuple[bytes, bytes], list[int]]:
+    """Return the keys and rows that the nodes do not have equally often, and how often each node has them."""
+    found: dict[tuple[bytes, bytes], list[int]] = {}
+    is_unique = all(pc.count_distinct(side.column(1)).as_py() == side.num_rows for side in sides)
+    rows = [side.column(1).combine_chunks() for side in sides]
+    for number, side in enumerate(sides):
+        if is_unique:
+            # Those that all nodes have are equal: no Python per row.
+            others = (pc.is_in(rows[number], other) for place, other in enumerate(rows) if place != number)
+            side = side.filter(pc.invert(reduce(pc.and_, others)))
+        for line in zip(*(column.to_pylist() for column in side.columns), strict=True):
+            found.setdefault(line, [0] * len(sides))[number] += 1
+    return {line: counts for line, counts in found.items() if len({*counts}) > 1}
 
 
 def _write(file: IO[bytes], value: object, folder: Path) -> None:

@@ -12,7 +12,6 @@ from trueup.errors import CheckFailed
 from trueup.rows.align import Difference, unpack
 from trueup.task.compare.model import NOWHERE
 from trueup.task.compare.model import Found as Answer
-from trueup.verbs.compare.local_rows import local_blocks, local_keys
 from trueup.verbs.compare.prepare import inexact
 from trueup.verbs.compare.request import CompareRun
 
@@ -54,6 +53,9 @@ class SparkFound:
 def compared_blocks(run: CompareRun, blocks: Mapping[int, int]) -> Iterator[Found]:
     """Yield the differences of these blocks, computed once; per block, its rows on all nodes together."""
     if run.is_local:
+        # Not above: the import of Arrow takes longer than many a command.
+        from trueup.verbs.compare.local_rows import local_blocks
+
         with local_blocks(run, blocks, sum(blocks.values())) as found:
             yield found
         return
@@ -66,6 +68,8 @@ def compared_blocks(run: CompareRun, blocks: Mapping[int, int]) -> Iterator[Foun
 def compared_keys(run: CompareRun, keys: Keys) -> Iterator[Found]:
     """Yield the differences of the current rows with these keys, computed once."""
     if isinstance(keys, list):
+        from trueup.verbs.compare.local_rows import local_keys
+
         with local_keys(run, keys) as found:
             yield found
         return

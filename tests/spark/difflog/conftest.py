@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.chunks import write_chunk
-from support.fixtures import Put
+from support.fixtures import Put, Spark
+from support.spark import ONE_PARTITION
+from trueup.engine.bulk_session import changed_settings
 from trueup.verbs.difflog.model import DiffLogConfig
 
 
@@ -22,3 +25,10 @@ def put(request: pytest.FixtureRequest, log: DiffLogConfig) -> Put:
         return place
 
     return write
+
+
+@pytest.fixture
+def one_partition(spark: Spark) -> Iterator[None]:
+    """For tests whose result does not depend on how Spark divides the rows: half as many tasks."""
+    with changed_settings(spark, ONE_PARTITION):
+        yield

@@ -26,6 +26,7 @@ CONV = "id long, F long, money int, days array<date>, share double"
 LIMITS = [datetime.datetime(1900, 1, 1), datetime.datetime(2299, 12, 31, 23, 59, 59)]
 MOST = 2**31 - 1
 SCHEMAS = {"visit": VISIT, "conv": CONV}
+pytestmark = pytest.mark.usefixtures("one_partition")
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from trueup.verbs.difflog.model import DiffLogConfig
 def put(request: pytest.FixtureRequest, log: DiffLogConfig) -> Put:
     """`put(set, source, rows)`: write rows as a chunk, with the schema in SCHEMAS of the module; return its folder."""
 
-    def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None) -> Path:
+    def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None, **options: bool) -> Path:
         place = Path(log.work) / "chunks" / name
-        write_chunk(place / source, rows, schema or request.module.SCHEMAS[source])
+        write_chunk(place / source, rows, schema or request.module.SCHEMAS[source], **options)
         return place
 
     return write

@@ -61,7 +61,8 @@ def _damage(folder: Path) -> None:
 
 
 def test_values_that_cannot_be_stored_leave_no_run_behind(session: Spark, log: DiffLogConfig, put: Put) -> None:
-    put("a", "visit", [(1, 1, LIMITS[0], 1), (2, 1, LIMITS[1], MOST)])
+    # Times in a file of a program that is not Spark.
+    put("a", "visit", [(1, 1, LIMITS[0], 1), (2, 1, LIMITS[1], MOST)], of_spark=False)
     put("a2", "conv", [(1, 1, MOST - 5, None, None)])
     assert run(session, log).number == 1
     far = datetime.datetime(9999, 12, 31)

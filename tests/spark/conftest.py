@@ -14,7 +14,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
     """A master with two workers on the loopback interface."""
     cluster = SparkCluster(tmp_path_factory.mktemp("cluster"))
     try:
-        cluster.start()
+        cluster.start("worker1", "worker2")
         yield cluster
     finally:
         cluster.stop()

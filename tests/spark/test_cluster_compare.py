@@ -29,7 +29,9 @@ def test_a_comparison_with_files(way: str, connect_cluster: SparkCluster, databa
     lake = pa.table({"id": keys, "name": names, "at": times, "ratio": [number / 3.0 for number in keys]})
     (tmp_path / "lake").mkdir()
     pq.write_table(lake, tmp_path / "lake" / "x.parquet")
-    conf = "\n".join(f'"{name}" = "{value}"' for name, value in connect_cluster.conf.items())
+    # One executor is enough.
+    settings = {**connect_cluster.conf, "spark.cores.max": "1"}
+    conf = "\n".join(f'"{name}" = "{value}"' for name, value in settings.items())
     (tmp_path / "trueup.toml").write_text("[spark.conf]\n" + (conf if way == "master" else ""))
     place = f"--master={connect_cluster.url}" if way == "master" else f"--remote={connect_cluster.remote}"
     done = subprocess.run(

@@ -155,7 +155,7 @@ def _watch_sessions(process: subprocess.Popen[str], server: Server, seen: Seen) 
         while process.poll() is None:
             for name, count in connection.execute(query).fetchall():
                 seen.sessions[name] = max(seen.sessions.get(name, 0), count)
-            time.sleep(0.02)
+            time.sleep(0.05)
 
 
 def _watch_pages(process: subprocess.Popen[str], cluster: SparkCluster, ui: str, seen: Seen) -> None:
@@ -164,7 +164,7 @@ def _watch_pages(process: subprocess.Popen[str], cluster: SparkCluster, ui: str,
         if seen.sessions:
             _look_at_processes([process, *cluster.processes.values()], seen)
             _look_at_pages(ui, seen)
-        time.sleep(0.5)
+        time.sleep(1)
     _look_at_pages(ui, seen)
 
 

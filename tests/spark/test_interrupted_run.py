@@ -25,8 +25,8 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 @pytest.mark.parametrize(
     ("number", "spark", "count"),
-    # The driver, the master and two workers; a normal end stops them as well.
-    [(signal.SIGINT, "", 0), (signal.SIGKILL, "yes", 4)],
+    # The driver, and the master of a cluster.
+    [(signal.SIGINT, "", 0), (signal.SIGKILL, "yes", 2)],
     ids=["SIGINT", "SIGKILL"],
 )
 def test_an_interrupted_run_leaves_no_process_behind(

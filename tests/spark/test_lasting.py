@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +22,6 @@ from trueup.engine.local import answers_of
 from trueup.engine.progress import Silent
 from trueup.engine.spark import SparkEngine
 from trueup.errors import EngineError, Interrupted
-from trueup.testing.processes import wait_until
 from trueup.verbs.sync import copy
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.request import SyncRequest
@@ -39,7 +39,11 @@ AUTO = SparkSettings(engine="auto", local_seconds=0)
 
 
 def until(condition: Callable[[], object]) -> None:
-    assert wait_until(lambda: bool(condition()), PATIENCE)
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        # Most conditions open sessions of the servers, which need the processor as Spark does.
+        time.sleep(0.2)
 
 
 class Ready(threading.Event):

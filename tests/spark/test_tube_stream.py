@@ -23,8 +23,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 import trueup
+from support.class_archive import archive_options
 from support.fixtures import Databases, Spark
-from support.spark import JVM_OPTIONS
+from support.spark import INTERPRETED, JVM_OPTIONS
 from trueup.api.tube import Tube
 from trueup.capture.triggers.batch import Keys
 from trueup.capture.triggers.hold import HoldLost
@@ -320,7 +321,9 @@ def _not_activated(folder: Path) -> dict[str, str]:
     folder.mkdir()
     (folder / "python3").write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -S "$@"\n')
     (folder / "python3").chmod(0o755)
-    fast = f"--conf spark.ui.enabled=false --driver-java-options '{JVM_OPTIONS}' pyspark-shell"
+    conf = {"spark.ui.enabled": "false", **INTERPRETED}
+    options = " ".join(f"--conf {key}={value}" for key, value in conf.items())
+    fast = f"{options} --driver-java-options '{JVM_OPTIONS} {archive_options()}' pyspark-shell"
     unset = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")
     return {
         **{name: value for name, value in os.environ.items() if name not in unset},

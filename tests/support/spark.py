@@ -11,10 +11,18 @@ from pathlib import Path
 
 from support.class_archive import archive_options
 from trueup.engine.java import find_java
+from trueup.engine.python import compiled_python
 from trueup.testing.processes import wait_until
 
 # Fast to start, and small: several JVMs share the machine.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Xss4m"
+# A session that does not compile its queries, and one that does, which is the default.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+# A session that does not divide the rows of small tables.
+ONE_PARTITION = dict.fromkeys(
+    ("spark.sql.shuffle.partitions", "spark.sql.files.minPartitionNum", "spark.sql.leafNodeDefaultParallelism"), "1"
+)
 # Three cores per application, independent of the number of cores of this machine.
 CONF = {
     "spark.cores.max": "3",
@@ -27,9 +35,8 @@ CONF = {
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
     "spark.eventLog.rolling.enabled": "false",
+    **INTERPRETED,
 }
-# A session that does not compile its queries.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _MASTER = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 _WORKER = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "4", "--memory", "2g")
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -50,16 +57,19 @@ class SparkCluster:
         """Return the settings of an application that fits into the cluster."""
         executor = f"{JVM_OPTIONS} {archive_options()}"
         events = f"file://{self.folder}/events"
-        return {**CONF, "spark.executor.extraJavaOptions": executor, "spark.eventLog.dir": events}
+        # A Python that does not compile PySpark again in each of its processes.
+        python = compiled_python() or sys.executable
+        places = {"spark.eventLog.dir": events, "spark.pyspark.python": python}
+        return {**CONF, "spark.executor.extraJavaOptions": executor, **places}
 
-    def start(self) -> None:
-        """Start the master and two workers, and wait until the workers are registered."""
+    def start(self, *workers: str) -> None:
+        """Start the master and workers with these names, and wait until the workers are registered."""
         (self.folder / "events").mkdir()
         self._start("master", *_MASTER)
         self.url = self._wait_for_log("master", r"(spark://127\.0\.0\.1:\d+)")
-        for name in ("worker1", "worker2"):
+        for name in workers:
             self._start(name, *_WORKER, "--webui-port", "0", "--work-dir", str(self.folder / name), self.url)
-        for name in ("worker1", "worker2"):
+        for name in workers:
             self._wait_for_log(name, r"(Successfully registered with master)")
 
     def start_connect(self) -> None:

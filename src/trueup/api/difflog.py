@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from trueup.config.load import load_spark
 from trueup.engine.bulk_session import spark_session
 from trueup.engine.failures import OR_LOCAL
+from trueup.engine.parquet_files import reader_of
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError, EngineError
 from trueup.store import TaskStore
@@ -271,5 +272,6 @@ def slow_log(session: SparkSession, difflog: DiffLogConfig) -> DataFrame:
                 f"{log_run.path('visit_log_wide')} was removed: the log of run {log_run.number} is missing",
                 cure="prove the ClickHouse table: trueup difflog prove, without --fast-log",
             )
-    paths = [str(log_run.path("visit_log_wide")) for log_run in runs]
-    return session.read.option("mergeSchema", "true").parquet(*paths)
+    folders = [log_run.path("visit_log_wide") for log_run in runs]
+    files = [file for folder in folders for file in folder.glob("*.parquet")]
+    return reader_of(session, files).parquet(*map(str, folders))

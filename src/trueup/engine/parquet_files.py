@@ -18,6 +18,7 @@ from trueup.config.files import odd_character
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 # Files that writers of Parquet leave beside the data.
@@ -100,6 +101,12 @@ def _wrong_file(path: Path, entry: os.DirEntry[str]) -> str:
     if not entry.is_file():
         return "is not a file (a broken link?)" if entry.is_symlink() else "is not a regular file"
     return "" if name.endswith(".parquet") else "has no name ending in .parquet. Rename or remove it"
+
+
+def reader_of(session: SparkSession, files: Sequence[Path]) -> DataFrameReader:
+    """Return a reader of these files, whose schemas are merged; without a job if they have a common schema."""
+    schema = common_schema(files)
+    return session.read.schema(schema) if schema else session.read.option("mergeSchema", "true")
 
 
 def common_schema(files: Sequence[Path]) -> StructType | None:

@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from support.fixtures import Spark
+from support.spark import ONE_PARTITION
+from trueup.engine.bulk_session import changed_settings
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
@@ -61,6 +63,10 @@ class World:
         self.made += 1
         place = self.folder / f"insert-{self.made}"
         frame.coalesce(1).write.parquet(str(place))
+        self.insert_files(place)
+
+    def insert_files(self, place: Path) -> None:
+        """Insert the files of a folder into ClickHouse."""
         entity = self.difflog.entity
         with open_target(self.difflog.target) as table:
             insert_files(table, list(place.glob("*.parquet")), key=entity.key, resumed=False)
@@ -84,6 +90,23 @@ class World:
         return prove_log(self.fast, self.slow, self.difflog, self.state, **options)
 
 
+@pytest.fixture
+def one_partition(spark: Spark) -> Iterator[None]:
+    """For tests whose result does not depend on how Spark divides the rows: half as many tasks."""
+    with changed_settings(spark, ONE_PARTITION):
+        yield
+
+
+@dataclass(frozen=True)
+class History:
+    """The logs of both suppliers and the state; and a folder with the logs as they are in ClickHouse."""
+
+    fast: DataFrame
+    slow: DataFrame
+    state: DataFrame
+    folder: Path
+
+
 def _as_log(fast: DataFrame) -> DataFrame:
     return fast.selectExpr("k", "CAST(Sign AS TINYINT) AS Sign", "0L AS SlowVersion", "F", "F AS Version")
 
@@ -96,7 +119,7 @@ def _fast_history(k: int, newest: int) -> list[tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def history(spark: Spark) -> tuple[list[Any], list[Any], list[Any]]:
+def history(spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> History:
     """60 keys after three steps: new, updated, changed by the fast supplier, deleted; 10 unknown to the slow one."""
     rng = random.Random(11)
     options = _difflog(Path()).step_options()
@@ -116,18 +139,23 @@ def history(spark: Spark) -> tuple[list[Any], list[Any], list[Any]]:
         state = spark.createDataFrame(patched.select(*state.columns).collect(), STATE)
     fast = [row for k in newest for row in _fast_history(k, newest[k])]
     # The dropped column is in the rows of the log, and in the state as a field of `Fast`.
-    return fast, [(*row, "u") for row in slow], [(*row, ("u",)) for row in state.collect()]
+    states = [(*row, ("u",)) for row in state.collect()]
+    kinds = (FAST, f"{SLOW}, ua string", f"{STATE}, Fast struct<ua:string>")
+    rows = (fast, [(*row, "u") for row in slow], states)
+    logs = (spark.createDataFrame(part, kind) for part, kind in zip(rows, kinds, strict=True))
+    made = History(next(logs), next(logs), next(logs), tmp_path_factory.mktemp("history"))
+    for name, frame in (("fast", _as_log(made.fast)), ("slow", made.slow)):
+        frame.coalesce(1).write.parquet(str(made.folder / name))
+    return made
 
 
 @pytest.fixture
-def world(spark: Spark, history: tuple[list[Any], list[Any], list[Any]], tmp_path: Path) -> World:
+def world(spark: Spark, history: History, tmp_path: Path) -> World:
     """The history as data frames and in ClickHouse."""
-    kinds = (FAST, f"{SLOW}, ua string", f"{STATE}, Fast struct<ua:string>")
-    fast, slow, state = (spark.createDataFrame(rows, kind) for rows, kind in zip(history, kinds, strict=True))
-    made = World(spark, _difflog(tmp_path), fast, slow, state, tmp_path)
-    made.ensure(slow.schema)
-    made.insert(_as_log(fast))
-    made.insert(slow)
+    made = World(spark, _difflog(tmp_path), history.fast, history.slow, history.state, tmp_path)
+    made.ensure(history.slow.schema)
+    for name in ("fast", "slow"):
+        made.insert_files(history.folder / name)
     return made
 
 
@@ -213,6 +241,7 @@ def test_every_damage_is_found(world: World) -> None:
     assert (over_log.standing_none, over_log.unknown_to_state, over_log.expired) == (1, 0, 2)
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_keys_that_wait_for_the_next_run_are_counted_separately(world: World) -> None:
     """The fast supplier changed a key and a deleted key: both have two rows until the next run."""
     news = []
@@ -233,6 +262,7 @@ def test_keys_that_wait_for_the_next_run_are_counted_separately(world: World) ->
     assert world.prove().verdict == "MATCH"
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_every_altered_column_of_a_row_is_named(world: World) -> None:
     """One column of one row per key is altered: in the row that is left, in a cancelled row, and in the state."""
     standing = {row["k"]: 1000 * row["SlowVersion"] + row["F"] for row in world.state.where("NOT IsDeleted").collect()}
@@ -290,6 +320,7 @@ def test_every_altered_column_of_a_row_is_named(world: World) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_examples_are_limited_and_all_keys_are_counted(world: World) -> None:
     """Keys that the next run resolves come last."""
     k, fast = 1, _versions_of(world, 1)[1]
@@ -305,6 +336,7 @@ def test_examples_are_limited_and_all_keys_are_counted(world: World) -> None:
     assert found.as_json()["examples"][0]["key"] == {"k": found.examples[0].key["k"]}
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_a_column_that_was_not_compared_makes_it_incomplete(world: World) -> None:
     world.state = world.state.selectExpr("*", "1 AS gained")
     for found in _both(world):
@@ -315,6 +347,7 @@ def test_a_column_that_was_not_compared_makes_it_incomplete(world: World) -> Non
     assert world.prove().verdict == "MATCH"
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_without_a_state_the_fast_rows_are_proven(world: World) -> None:
     world.sql("TRUNCATE TABLE log")
     world.insert(_as_log(world.fast))
@@ -336,6 +369,7 @@ KINDS = (
 )
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_every_type_is_compared_also_null_and_in_any_zone(spark: Spark, tmp_path: Path) -> None:
     from pyspark.sql import functions as f
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support import version_log
-from support.spark import INTERPRETED, SparkCluster
+from support.spark import COMPILED, SparkCluster
 
 
 def _run(settings: dict[str, Any]) -> Any:
@@ -25,8 +25,8 @@ def _run(settings: dict[str, Any]) -> Any:
 
 def test_two_workers_return_the_same_as_one_process(spark_cluster: SparkCluster) -> None:
     """Queries are compiled here; the session of the other tests does not compile them."""
-    assert _run({"master": spark_cluster.url, "conf": spark_cluster.conf}) == version_log.EXPECTED
+    assert _run({"master": spark_cluster.url, "conf": {**spark_cluster.conf, **COMPILED}}) == version_log.EXPECTED
 
 
 def test_spark_connect_returns_the_same_as_one_process(connect_cluster: SparkCluster) -> None:
-    assert _run({"remote": connect_cluster.remote, "conf": INTERPRETED}) == version_log.EXPECTED
+    assert _run({"remote": connect_cluster.remote}) == version_log.EXPECTED

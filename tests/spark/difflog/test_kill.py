@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from support.fixtures import Spark
+from support.spark import INTERPRETED
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog import outputs
 from trueup.verbs.difflog.clickhouse import open_target
@@ -98,11 +99,13 @@ log.migrate(execute=True) if sys.argv[2:] else log.run()
 # Here the process has its own JVM, which ends with it; otherwise it uses the JVM of the tests.
 ALONE = "mid-step"
 # In trueup.toml, for this JVM.
-SPARK = """
-[spark.conf]
-"spark.sql.shuffle.partitions" = "3"
-"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
-"""
+CONF = {
+    "spark.sql.shuffle.partitions": "3",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
+    **INTERPRETED,
+}
+SPARK = "\n".join(["[spark.conf]", *[f'"{name}" = "{value}"' for name, value in CONF.items()]])
+pytestmark = pytest.mark.usefixtures("one_partition")
 POINTS = ["diff_log_1_visit", "mid-step", "files written", "committed", "inserting"]
 
 Outcome = tuple[Counter[Any], Counter[str], Counter[Any]]

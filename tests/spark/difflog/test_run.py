@@ -148,6 +148,7 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogCon
     assert (proof.verdict, proof.standing_twice, proof.differing_state) == ("MATCH", 0, 0), proof
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_outputs_have_their_names_and_a_manifest(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     put("a", "visit", [_visit(1, 1), _visit(2, 1)])
     put("a", "conv", [(1, 1, [5], 2.0), (1, 1, [6], 3.0)])
@@ -181,6 +182,7 @@ def test_outputs_have_their_names_and_a_manifest(spark: Spark, log: DiffLogConfi
     assert dict(zip(*(table.column(name).to_pylist() for name in ("id", "SlowVersion")), strict=True)) == {1: 2, 2: 1}
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_late_rows_are_kept_reported_and_rejoined(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     log = replace(log, target=_plain(log.target))
     put("a", "visit", [_visit(1, 3), _visit(2, 1)])
@@ -202,6 +204,7 @@ def test_late_rows_are_kept_reported_and_rejoined(spark: Spark, log: DiffLogConf
     assert run(spark, log, rejoin_late=True).number == 0
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     put("a", "visit", [_visit(1, 1)])
     put("a", "conv", [(1, 1000, [1], 1.0)])
@@ -211,6 +214,7 @@ def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Spark, log
     assert not Path(log.state.path).exists()
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_empty_chunks_and_columns_gained_later(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     log = replace(log, target=_plain(log.target))
     put("a", "visit", [_visit(1, 1)])
@@ -226,6 +230,7 @@ def test_empty_chunks_and_columns_gained_later(spark: Spark, log: DiffLogConfig,
     assert {key: row["currency"] for key, row in _states(spark, log).items()} == {1: "EUR", 2: None}
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_expired_states_are_removed_and_their_updates_kept_aside(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     entity = replace(log.entity, dropped=("ua", "day"))
     state = replace(log.state, ttl_days=30, ttl_column="day")
@@ -250,7 +255,7 @@ def test_only_files_with_matching_key_ranges_are_read(
     spark: Spark, log: DiffLogConfig, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a state much larger than the run, only the files with keys of the run are read and replaced."""
-    monkeypatch.setattr(state_module, "ROWS_PER_FILE", 500)
+    monkeypatch.setattr(state_module, "ROWS_PER_FILE", 200)
     log = replace(log, target=_plain(log.target))
     place = Path(log.work) / "chunks" / "a" / "visit"
     rows = (
@@ -263,38 +268,38 @@ def test_only_files_with_matching_key_ranges_are_read(
         "1.0D AS money",
         "1.0D AS cost",
     )
-    spark.range(20_000).selectExpr(*rows).write.parquet(str(place))
+    spark.range(4_000).selectExpr(*rows).write.parquet(str(place))
     run(spark, log)
     table = StateTable(Path(log.state.path), log.entity.key, log.state.buckets)
     before = {each.path for each in table.files()}
-    assert len(before) >= 40
-    put("b", "cost", [(key, 1, 5.0) for key in range(7_000, 7_050)])
+    assert len(before) >= 20
+    put("b", "cost", [(key, 1, 5.0) for key in range(1_400, 1_450)])
     result = run(spark, log)
     assert result.files_in_state == len(before)
     assert result.files_read <= 4
     after = {each.path for each in table.files()}
     assert len(before - after) == result.files_read
-    assert sum(each.rows for each in table.files()) == 20_000
-    costs = {key: row["cost"] for key, row in _states(spark, log).items() if 6990 <= key <= 7060}
-    assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in costs.items())
+    assert sum(each.rows for each in table.files()) == 4_000
+    costs = {key: row["cost"] for key, row in _states(spark, log).items() if 1390 <= key <= 1460}
+    assert all(cost == (6.0 if 1_400 <= key < 1_450 else 1.0) for key, cost in costs.items())
     # Few states of a large table: only these are written, beside the others.
     monkeypatch.setattr(layout, "SMALL", 1)
     for name, cost in (("c", 1.0), ("d", 2.0)):
-        put(name, "cost", [(key, 1, cost) for key in (*range(7_020, 7_024), 19_999, 20_001)])
+        put(name, "cost", [(key, 1, cost) for key in (*range(1_420, 1_424), 3_999, 4_001)])
         run(spark, log)
         assert {each.path for each in table.files() if not each.has_changes} == after
         assert sum(each.rows for each in table.files() if each.has_changes) == 6
     # As many as fit no more: the changes are merged into the files with their keys.
-    put("e", "cost", [(key, 1, 8.0) for key in range(0, 20_000, 3)])
+    put("e", "cost", [(key, 1, 8.0) for key in range(0, 4_000, 3)])
     run(spark, log)
     assert not any(each.has_changes for each in table.files())
-    assert sum(each.rows for each in table.files()) == 20_001
+    assert sum(each.rows for each in table.files()) == 4_001
     found = {key: row["cost"] for key, row in _states(spark, log).items()}
-    extra = dict.fromkeys((*range(7020, 7024), 19999, 20001), 3.0)
-    for key in (0, 1, 7_000, 7_019, 7_020, 7_021, 7_022, 7_024, 19_998, 19_999):
-        base = 6.0 if 7_000 <= key < 7_050 else 1.0
+    extra = dict.fromkeys((*range(1420, 1424), 3999, 4001), 3.0)
+    for key in (0, 1, 1_400, 1_419, 1_420, 1_421, 1_422, 1_424, 3_998, 3_999):
+        base = 6.0 if 1_400 <= key < 1_450 else 1.0
         assert found[key] == base + extra.get(key, 0.0) + (8.0 if key % 3 == 0 else 0.0), key
-    assert found[20_001] == 3.0
+    assert found[4_001] == 3.0
 
 
 def test_a_run_shuffles_its_inputs_once_needs_few_queries_and_runs_no_python(

@@ -18,6 +18,7 @@ from trueup.verbs.difflog.run import run
 
 VISIT = "id long, F long, gone boolean, ua string, dur int, money double"
 SCHEMAS = {"visit": VISIT, "conv": "id long, F long, money double", "cost": "id long, F long, cost double"}
+pytestmark = pytest.mark.usefixtures("one_partition")
 
 
 @pytest.fixture

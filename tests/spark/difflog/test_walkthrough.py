@@ -19,6 +19,7 @@ from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.model import SINCE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "difflog-walkthrough.md").read_text(encoding="utf-8")
+pytestmark = pytest.mark.usefixtures("one_partition")
 
 
 @pytest.fixture(autouse=True)

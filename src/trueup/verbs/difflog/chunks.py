@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.config.files import make_folder, rename_folder
-from trueup.engine.parquet_files import common_schema
+from trueup.engine.parquet_files import reader_of
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.model import FOLDERS_OF_JOIN, REJOINED, DiffLogConfig
 from trueup.verbs.difflog.steps.merge import col
@@ -91,10 +91,8 @@ def read_source(
     if not files:
         return None
     paths = [str(folder) for folder in dict.fromkeys(file.parent for file in files)]
-    schema = common_schema(files)
-    # Later chunks may have more columns: their schemas are merged.
-    reader = session.read.schema(schema) if schema else session.read.option("mergeSchema", "true")
-    frame: DataFrame = reader.parquet(*paths)
+    # Later chunks may have more columns.
+    frame: DataFrame = reader_of(session, files).parquet(*paths)
     return frame
 
 
@@ -154,9 +152,10 @@ def _width(kind: str) -> int:
 
 def read_late(session: SparkSession, folder: Path) -> DataFrame | None:
     """Read the updates that an earlier run did not apply, and that can be applied now."""
-    if not any(folder.glob("*.parquet")):
+    files = list(folder.glob("*.parquet"))
+    if not files:
         return None
-    frame: DataFrame = session.read.parquet(str(folder))
+    frame: DataFrame = reader_of(session, files).parquet(str(folder))
     return frame.where(f.col("reason").isin(*REJOINED)).drop("reason", "newest_version")
 
 

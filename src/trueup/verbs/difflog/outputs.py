@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from trueup.engine.parquet_files import reader_of
 from trueup.engine.progress import Progress
 from trueup.errors import StoreError
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
@@ -191,7 +192,7 @@ def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run, log: str
     _check_complete(run, "visit_log_wide")
     files = sorted(run.path("visit_log_wide").glob("*.parquet"))
     resumed = bool(run.facts.get("inserting"))
-    schema = session.read.parquet(str(run.path("visit_log_wide"))).schema
+    schema = reader_of(session, files).parquet(str(run.path("visit_log_wide"))).schema
     with open_target(difflog.target) as house:
         house.ensure_table(schema, key=difflog.entity.key, fast_version=difflog.entity.fast_version)
         set_mark(house, log)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from trueup.engine.parquet_files import given_files, inode, local_path, row_count
+from trueup.engine.parquet_files import given_files, inode, local_path, reader_of, row_count
 from trueup.errors import StoreError
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.input_checks import check_chunk_sets, raise_if_any
@@ -122,9 +122,10 @@ def _earlier(
     frames = {}
     for log in difflog.logs:
         folders = [chunks.chunk_folder(work) / name / kind / log.name for name in sets]
-        paths = [str(folder) for folder in folders if any(folder.glob("*.parquet"))]
-        if paths:
-            frames[log.name] = session.read.option("mergeSchema", "true").parquet(*paths)
+        files = [file for folder in folders for file in folder.glob("*.parquet")]
+        if files:
+            paths = [str(folder) for folder in dict.fromkeys(file.parent for file in files)]
+            frames[log.name] = reader_of(session, files).parquet(*paths)
     return frames
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from trueup.engine.parquet_files import common_schema
+from trueup.engine.parquet_files import common_schema, reader_of
 from trueup.verbs.difflog import chunks, input_checks
 from trueup.verbs.difflog.manifest import Run, Runs
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, DiffLogConfig, SideLog
@@ -248,7 +248,9 @@ def _base(session: SparkSession, difflog: DiffLogConfig, runs: Sequence[Run], st
         groups.setdefault(schema.json() if schema else str(folder), []).append(folder)
     parts = []
     for folders in groups.values():
-        frame = session.read.parquet(*map(str, folders)).select("*", _folder_of_file().cast("int").alias(_SET))
+        files = [file for folder in folders for file in folder.glob("*.parquet")]
+        read = reader_of(session, files).parquet(*map(str, folders))
+        frame = read.select("*", _folder_of_file().cast("int").alias(_SET))
         keys = [col(name).cast(state.schema[name].dataType).alias(name) for name in key]
         parts.append(frame.select(*keys, _state(difflog, frame.drop(_SET), col(_SET)).alias(_BASE)))
     first = f.min_by(_BASE, f.col(_BASE).getField("run")).alias(_BASE)

@@ -113,7 +113,7 @@ class Follower:
 
     def follow(self) -> None:
         try:
-            until = Until(follow=True, interval=0.05, sequences=1.0)
+            until = Until(follow=True, interval=0.2, sequences=1.0)
             sync.run(self.pair.request, until, Silent(), self.pair.messages.append, self.follow_ddl)
         except BaseException as error:
             self.errors.append(error)

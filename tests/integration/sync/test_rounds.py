@@ -264,7 +264,7 @@ def test_a_running_sync_notices_partitions_that_come_and_go(pair: Pair) -> None:
 
     def follow() -> None:
         try:
-            sync.run(pair.request, Until(follow=True, interval=0.05), Silent(), pair.messages.append)
+            sync.run(pair.request, Until(follow=True, interval=0.2), Silent(), pair.messages.append)
         except BaseException as error:
             errors.append(error)
 

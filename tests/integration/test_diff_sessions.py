@@ -9,11 +9,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from support.fixtures import Compare, Databases, OnAll, ReportOf
 from trueup import CheckFailed, TrueupError
 from trueup.config.model import Node
-from trueup.db.reader import borrow, stop_all
+from trueup.db.reader import allow, borrow, stop_all
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
 
@@ -396,4 +397,22 @@ def test_a_session_that_was_busy_when_its_run_was_stopped_is_closed(databases: D
         reader.warm_up()
         stop_all("trueup stopped")
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'trueup stopped'"
+    assert wait_until(lambda: database.execute(query) == [(0,)], 60)
+
+
+def test_a_lasting_run_keeps_its_sessions_while_another_run_reads(databases: Databases) -> None:
+    [database] = databases(1)
+    node, own = Node("n1", database.uri), sql.SQL("SELECT pg_backend_pid()").format()
+
+    def session_of(application: str) -> int:
+        with borrow(node, None, application=application, retries=0) as reader:
+            return int(reader.rows(own)[0][0])
+
+    allow("trueup lasting", lasting=True)
+    first = session_of("trueup lasting"), session_of("trueup brief")
+    assert session_of("trueup lasting") == first[0]
+    assert session_of("trueup brief") != first[1]
+    for application in ("trueup lasting", "trueup brief"):
+        stop_all(application)
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name IN ('trueup lasting', 'trueup brief')"
     assert wait_until(lambda: database.execute(query) == [(0,)], 60)

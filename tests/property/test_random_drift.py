@@ -50,9 +50,9 @@ TABLES = {
 }
 # The same examples on every run: what fails here fails everywhere.
 repeatable = settings(
-    derandomize=True, deadline=None, database=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+    derandomize=True, deadline=None, database=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
-few = settings(repeatable, max_examples=12)
+few = settings(repeatable, max_examples=8)
 pure = settings(derandomize=True, deadline=None, database=None, max_examples=200)
 
 

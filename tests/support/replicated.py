@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from support.repair import Nodes
+from support.waiting import Pause
 from trueup.testing.postgres import Database, Server
 
 
@@ -73,10 +74,11 @@ class Cluster(Nodes):
     def deadline(self) -> Callable[[], None]:
         """Return a function that waits for a moment, and fails after a minute."""
         give_up = time.monotonic() + 60
+        pause = Pause()
 
         def wait() -> None:
             assert time.monotonic() < give_up, self.rows()
-            time.sleep(0.03)
+            pause()
 
         return wait
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from support.waiting import Pause
 from trueup.testing.account import Account, temp_folder
 from trueup.testing.postgres import Server
 
@@ -48,9 +49,10 @@ def wait_for_replay(primary: Server, standby: Server) -> None:
     (position,) = primary.database("postgres").execute("SELECT pg_current_wal_flush_lsn()")
     until = time.monotonic() + 60
     replay = standby.database("postgres")
+    pause = Pause()
     while replay.execute("SELECT pg_last_wal_replay_lsn() >= %s", position) != [(True,)]:
         assert time.monotonic() < until, "the standby does not follow the primary"
-        time.sleep(0.05)
+        pause()
 
 
 def fail_over(primary: Server, standby: Server) -> None:

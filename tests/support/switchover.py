@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 
+from support.waiting import Pause
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
@@ -193,6 +194,7 @@ def killed(action: Callable[..., object], phase: str) -> None:
 def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     """Wait until the condition holds; fail after `seconds`."""
     until = time.monotonic() + seconds
+    pause = Pause()
     while not condition():
         assert time.monotonic() < until, f"the condition did not hold within {seconds:g} s"
-        time.sleep(0.05)
+        pause()

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+import psycopg
+
+from support.waiting import Pause
 from trueup.api.validate import Validation
 from trueup.testing.postgres import Database
 from trueup.verbs.validate.fence import Fence
@@ -16,7 +19,8 @@ from trueup.verbs.validate.status import Status
 
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
 PATIENCE = 120.0
-QUICK = {"check_interval": 0.1, "row_error_delay": 0.4, "scrub_period": 0.0}
+# A period of 0 would scrub all the time, which is most of the processor time of such a test.
+QUICK = {"check_interval": 0.1, "row_error_delay": 0.4, "scrub_period": 1.0}
 
 
 class Copy:
@@ -124,10 +128,10 @@ class Copy:
     def until(self, condition: Callable[[], Any]) -> Any:
         """Wait until the condition holds; return its value."""
         give_up = time.monotonic() + PATIENCE
+        pause = Pause(0.1)
         while not (found := condition()):
             assert time.monotonic() < give_up, (self.messages, self.ended)
-            # Most conditions open a session.
-            time.sleep(0.1)
+            pause()
         return found
 
     def spoil(self, table: str, body: str, when: str = "INSERT OR UPDATE OR DELETE") -> None:
@@ -142,12 +146,16 @@ class Copy:
     def remove(self) -> None:
         """Stop the validation, and drop subscriptions, slots and databases."""
         self.stop()
-        for sub in self.down.execute("SELECT subname FROM pg_subscription WHERE subname = current_database()"):
-            self.down.execute(f"ALTER SUBSCRIPTION {sub[0]} DISABLE")
-            self.down.execute(f"DROP SUBSCRIPTION {sub[0]}")
-        for slot in self.up.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"):
-            self.up.execute(f"SELECT pg_drop_replication_slot('{slot[0]}')")
-        for slot in self.down.execute("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"):
-            self.down.execute(f"SELECT pg_drop_replication_slot('{slot[0]}')")
+        slots = (
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+        )
+        with psycopg.connect(self.down.uri, autocommit=True) as session:
+            for sub in session.execute(
+                "SELECT subname FROM pg_subscription WHERE subname = current_database()"
+            ).fetchall():
+                session.execute(f"ALTER SUBSCRIPTION {sub[0]} DISABLE")
+                session.execute(f"DROP SUBSCRIPTION {sub[0]}")
+            session.execute(slots)
+        self.up.execute(slots)
         self.up.drop()
         self.down.drop()

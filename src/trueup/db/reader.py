@@ -183,6 +183,8 @@ def timed_out(error: BaseException) -> bool:
 # Readers with a running task, so that a stopped run can cancel their queries.
 _busy: set[Reader] = set()
 _stopped: set[str] = set()
+# Applications of runs that last: they keep their idle sessions while other runs of this process read.
+_lasting: set[str] = set()
 _Address = tuple[str, "str | None", str]
 _idle: dict[_Address, list[Reader]] = {}
 # By conninfo and application.
@@ -204,7 +206,11 @@ def borrow(
         reader = idle.pop() if idle else None
         # Readers of an earlier run hold old snapshots open; readers of another snapshot of this run would exceed
         # the maximum number of connections.
-        stale = [key for key in _idle if key[2] != application or (key[0] == address[0] and key[1] != snapshot)]
+        stale = [
+            key
+            for key in _idle
+            if (key[2] != application and key[2] not in _lasting) or (key[0] == address[0] and key[1] != snapshot)
+        ]
         outdated = [old for key in stale for old in _idle.pop(key)]
     for old in outdated:
         old.close()
@@ -271,10 +277,12 @@ def close_idle() -> None:
         session.close()
 
 
-def allow(application: str) -> None:
-    """Allow a run to read again that was stopped in this process."""
+def allow(application: str, *, lasting: bool = False) -> None:
+    """Allow a run to read again that was stopped in this process; a lasting one keeps its idle sessions until then."""
     with _lock:
         _stopped.discard(application)
+        if lasting:
+            _lasting.add(application)
 
 
 def stop_all(application: str) -> None:
@@ -282,6 +290,7 @@ def stop_all(application: str) -> None:
     with _lock:
         # A cancelled query looks like a timeout and would be retried in pieces.
         _stopped.add(application)
+        _lasting.discard(application)
         busy = [reader for reader in _busy if reader.application == application]
         idle: list[Reader | Connection] = [
             reader for key in [key for key in _idle if key[2] == application] for reader in _idle.pop(key)

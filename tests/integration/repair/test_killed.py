@@ -14,7 +14,7 @@ import psycopg
 import trueup
 from support.repair import NodesWith
 
-ROWS = 200_000
+ROWS = 100_000
 # A session of the repair with uncommitted writes.
 WRITING = """
 SELECT count(*) FROM pg_stat_activity
@@ -57,7 +57,7 @@ def killed(arguments: list[str], query: str) -> None:
         process.wait()
 
 
-def test_a_repair_of_200_000_rows_that_is_killed(nodes_with: NodesWith) -> None:
+def test_a_repair_of_100_000_rows_that_is_killed(nodes_with: NodesWith) -> None:
     nodes = nodes_with(
         "CREATE TABLE items (id int PRIMARY KEY, v int)",
         f"INSERT INTO items SELECT i, i FROM generate_series(1, {ROWS - 10}) i; ANALYZE items",

@@ -165,6 +165,8 @@ def write(uri: str, seed: int, stop: threading.Event, errors: list[BaseException
                     except psycopg.Error:
                         connection.rollback()
                 connection.commit() if rng.random() < 0.9 else connection.rollback()
+                # Without a pause, eight writers would only wait for each other and for the processor.
+                stop.wait(rng.random() * 0.02)
     except BaseException as error:
         errors.append(error)
 

@@ -14,6 +14,7 @@ import pytest
 
 import trueup
 from support.sync import Pair, make_pair
+from support.waiting import Pause
 from trueup.cli.main import run
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
@@ -112,17 +113,18 @@ class Follower:
 
     def follow(self) -> None:
         try:
-            until = Until(follow=True, interval=0.05, sequences=1.0)
+            until = Until(follow=True, interval=0.2, sequences=1.0)
             sync.run(self.pair.request, until, Silent(), self.pair.messages.append, self.follow_ddl)
         except BaseException as error:
             self.errors.append(error)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         give_up = time.monotonic() + 60
+        pause = Pause()
         while not condition():
             assert not self.errors, self.errors
             assert time.monotonic() < give_up, f"{what}; set aside: {self.aside()}"
-            time.sleep(0.05)
+            pause()
 
     def aside(self) -> dict[str, str]:
         return {problem.where: problem.what for problem in self.pair.known().aside}

@@ -13,6 +13,7 @@ import pytest
 
 import trueup
 from support.sync import Pair, Wire, wire
+from support.waiting import Pause
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import ending, large, round
@@ -263,7 +264,7 @@ def test_a_running_sync_notices_partitions_that_come_and_go(pair: Pair) -> None:
 
     def follow() -> None:
         try:
-            sync.run(pair.request, Until(follow=True, interval=0.05), Silent(), pair.messages.append)
+            sync.run(pair.request, Until(follow=True, interval=0.2), Silent(), pair.messages.append)
         except BaseException as error:
             errors.append(error)
 
@@ -279,10 +280,11 @@ def test_a_running_sync_notices_partitions_that_come_and_go(pair: Pair) -> None:
         ):
             pair.source.execute(statements)
             give_up = time.monotonic() + 60
+            pause = Pause()
             while len({tuple(rows) for rows in pair.rows("SELECT * FROM e ORDER BY 1, 2")}) > 1:
                 assert not errors, errors
                 assert time.monotonic() < give_up, statements
-                time.sleep(0.05)
+                pause()
     finally:
         ending.stop(pair.request, timeout=30)
         thread.join(30)

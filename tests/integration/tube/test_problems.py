@@ -14,6 +14,7 @@ import pytest
 from support.fixtures import Databases
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
+from support.waiting import Pause
 from trueup.api.tube import Tube
 from trueup.capture.triggers.problems import find_problems
 from trueup.config.model import Node
@@ -323,9 +324,10 @@ def test_a_job_that_runs_goes_on_when_the_problem_is_gone(
 
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
+    pause = Pause(0.02)
     while not condition():
         assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.02)
+        pause()
 
 
 def test_a_partition_that_cannot_be_checked_is_a_problem(tube_db: TubeDatabase, sink: SqliteSink) -> None:

@@ -21,6 +21,7 @@ from psycopg import sql
 from support.fixtures import FreshServer, both_engines
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
+from support.waiting import Pause
 from trueup.api.tube import Tube
 from trueup.capture.triggers.batch import batch_of
 from trueup.capture.triggers.hold import Hold, HoldLost, check_generation
@@ -104,9 +105,10 @@ def following(tube_db: TubeDatabase, sqlite_sink: SqliteSink, **options: Any) ->
 def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds, at most one minute."""
     end = time.monotonic() + 120
+    pause = Pause(0.02)
     while not condition():
         assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.02)
+        pause()
 
 
 def source(tube_db: TubeDatabase, table: str = "items", where: str = "true") -> dict[Any, Any]:

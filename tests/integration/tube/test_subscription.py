@@ -9,6 +9,7 @@ import pytest
 
 from support.fixtures import Databases
 from support.tube import TubeDatabase
+from support.waiting import Pause
 from trueup.errors import QueryError
 from trueup.testing.postgres import Database
 
@@ -48,6 +49,7 @@ def test_capture_of_rows_of_a_subscription(tube_db: TubeDatabase, publisher: Dat
 
 def _wait(condition: Callable[[], bool]) -> None:
     give_up = time.monotonic() + 60
+    pause = Pause()
     while not condition():
         assert time.monotonic() < give_up
-        time.sleep(0.02)
+        pause()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import trueup
@@ -70,10 +71,11 @@ def test_writes_on_the_target_under_load_are_errors_exactly_those(engine: str, c
 
     def load() -> None:
         number = 0
-        while not is_over.is_set():
-            number += 1
-            copy.up.execute("UPDATE t SET n = %s WHERE id BETWEEN 100 AND 120", [number])
-            time.sleep(0.02)
+        with psycopg.connect(copy.up.uri, autocommit=True) as session:
+            while not is_over.is_set():
+                number += 1
+                session.execute("UPDATE t SET n = %s WHERE id BETWEEN 100 AND 120", [number])
+                time.sleep(0.02)
 
     writer = threading.Thread(target=load)
     writer.start()

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+import psycopg
 import pytest
 
 import trueup
@@ -112,10 +113,11 @@ def test_under_load(copy: Copy) -> None:
 
     def load() -> None:
         number = 0
-        while not is_over.is_set():
-            number += 1
-            copy.up.execute("UPDATE t SET n = %s WHERE id BETWEEN 100 AND 120", [number])
-            time.sleep(0.02)
+        with psycopg.connect(copy.up.uri, autocommit=True) as session:
+            while not is_over.is_set():
+                number += 1
+                session.execute("UPDATE t SET n = %s WHERE id BETWEEN 100 AND 120", [number])
+                time.sleep(0.02)
 
     writer = threading.Thread(target=load)
     writer.start()

@@ -28,7 +28,7 @@ PASSWORDS = st.tuples(ODD, ODD, ODD, ODD).map(
 )
 UNBROKEN = PASSWORDS.map(lambda password: re.sub(r"(?a)\s", "", password))
 thorough = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -55,7 +55,7 @@ class Sessions:
 
     def open(self) -> None:
         """Open the sessions with source and target; raise CheckFailed if the source is a standby."""
-        allow(self.application)
+        allow(self.application, lasting=True)
         self._source = self.connect(self.nodes[0], read_only=False)
         self._target = self.connect(self.nodes[1], read_only=True)
         source, target = (

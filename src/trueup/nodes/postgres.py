@@ -29,7 +29,7 @@ from trueup.nodes.key_numbers import LIMITS, is_possible
 from trueup.nodes.postgres_digests import digests_of_arrays
 from trueup.nodes.postgres_hash import BYTES_SINCE, ShortHash
 from trueup.nodes.postgres_query import check_query, read_query, with_expressions
-from trueup.nodes.postgres_rows import Packed, ReadKeys, ReadParts, TaskSource
+from trueup.nodes.postgres_rows import Packed, ReadKeys, ReadParts, TaskSource, read_at_once
 from trueup.nodes.postgres_statements import Conditions, Statements
 from trueup.nodes.probe import SAMPLES, expected
 from trueup.rows.canonical import encode
@@ -243,10 +243,12 @@ class PostgresNode:
     def local_rows(self, plan: Plan, blocks: Collection[int]) -> Iterator[EncodedRows]:
         """Read the blocks in this process."""
         source = self._source_of_tasks(self._control.snapshot_id)
-        for query in self._row_queries(plan, blocks):
-            for batch in source.rows(query):
-                self._check_stop()
-                yield batch.column(0), batch.column(1)
+        queries = self._row_queries(plan, blocks)
+        # Views and queries have one session, that of the driver beside it.
+        slots = 1 if self._known.is_view else self._slots(len(queries))
+        for batch in read_at_once(source, queries, slots):
+            self._check_stop()
+            yield batch.column(0), batch.column(1)
 
     def rows_of(self, session: SparkSession, plan: Plan, keys: DataFrame) -> DataFrame:
         """Read the current rows of the keys of each partition of the frame."""

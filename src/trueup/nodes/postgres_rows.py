@@ -6,7 +6,11 @@ import pickle
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, Full, Queue, SimpleQueue
+from threading import Event
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -23,6 +27,8 @@ _BATCH_BYTES = 4 * 1024 * 1024
 # Classes for which an index of the first key column can be used.
 ARRAYS: dict[ValueClass, str] = {"int": "int8[]", "text": "text[]", "uuid": "uuid[]"}
 _HEX = "\\x"
+# Seconds after which a reader that waits looks whether the others have failed.
+_LOOK = 0.5
 
 
 class Packed:
@@ -61,6 +67,46 @@ class TaskSource:
             batch_bytes=_BATCH_BYTES,
             allow_views=self.is_view,
         )
+
+
+def read_at_once(source: TaskSource, queries: Sequence[str], slots: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of queries, of which this many run at once; few batches wait in memory."""
+    waiting: SimpleQueue[str] = SimpleQueue()
+    for query in queries:
+        waiting.put(query)
+    # None: a thread has ended.
+    found: Queue[pa.RecordBatch | Exception | None] = Queue(2 * slots)
+    is_over = Event()
+
+    def put(item: pa.RecordBatch | Exception | None) -> None:
+        while not is_over.is_set():
+            with suppress(Full):
+                found.put(item, timeout=_LOOK)
+                return
+
+    def read() -> None:
+        try:
+            with suppress(Empty):
+                while not is_over.is_set():
+                    for batch in source.rows(waiting.get_nowait()):
+                        put(batch)
+            put(None)
+        except Exception as error:
+            put(error)
+
+    with ThreadPoolExecutor(slots, thread_name_prefix="trueup-rows") as pool:
+        try:
+            running = len([pool.submit(read) for _ in range(slots)])
+            while running:
+                item = found.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    running -= 1
+                else:
+                    yield item
+        finally:
+            is_over.set()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Rows of the same key are in the same partition on all nodes. One partition at a 
 
 from __future__ import annotations
 
+import gc
 import pickle
 import zlib
 from collections import defaultdict
@@ -181,15 +182,28 @@ def _compared(run: CompareRun, read: _Read, rows: int, stack: ExitStack) -> Loca
     parsed, rules = tuple(zip(*((column.parsed, column.rule) for column in plan.columns), strict=True))
     names = tuple(node.name for node in nodes)
     compare = CompareRows(names, plan.kinds, parsed, rules, plan.key, run.request.settings.long_value)
-    if all(side.is_small for side in sides):
-        _keep([side.rows() for side in sides], compare, found)
-        return found
-    for side in sides:
-        side.flush()
-    for number in range(partitions):
-        _keep([side.partition(number) for side in sides], compare, found)
-        run.wait(0)
+    with _no_collection():
+        if all(side.is_small for side in sides):
+            _keep([side.rows() for side in sides], compare, found)
+            return found
+        for side in sides:
+            side.flush()
+        for number in range(partitions):
+            _keep([side.partition(number) for side in sides], compare, found)
+            run.wait(0)
     return found
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let Python look for no cycles: there are none in differences, and a look at all of them takes long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _keep(sides: Sequence[pa.Table], compare: CompareRows, found: LocalFound) -> None:

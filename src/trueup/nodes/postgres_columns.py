@@ -94,14 +94,15 @@ def block_of(blocks: KeyBlocks, key: sql.Composable) -> sql.Composed:
     # Values that have no number, such as infinite ones, are outside of the ranges.
     return sql.SQL(
         "CASE WHEN {key} < {low} THEN 0 WHEN {key} >= {end} THEN {last}"
-        " ELSE (({number} - {first}::int8) / {width}::int8)::int4 + 1 END"
+        # In quotes: the smallest integer is none without its sign.
+        " ELSE (({number} - '{first}'::int8) / {width}::int8)::int4 + 1 END"
     ).format(
         key=key,
         low=key_literal(blocks.kind, blocks.low),
         end=key_literal(blocks.kind, blocks.end),
         last=sql.Literal(blocks.count + 1),
         number=key_number(blocks.kind, key),
-        first=sql.Literal(blocks.low),
+        first=sql.SQL(str(blocks.low)),
         width=sql.Literal(blocks.width),
     )
 

@@ -58,6 +58,8 @@ KEYS = {
         "numeric(30,2)", "decimal(30,2)", "Decimal(30, 2)", lambda n: Decimal(n - 200) / 2 - Decimal("0.25")
     ),
     "unsigned": Keys("bigint", "bigint unsigned", "UInt64", lambda n: 2**53 + n * 3, outside=(-2000,)),
+    "smallest": Keys("bigint", "bigint", "Int64", lambda n: -(2**63) + n * 3, outside=(5000,)),
+    "largest": Keys("bigint", "bigint", "Int64", lambda n: 2**63 - (ROWS - n) * 3, outside=(-5000,)),
     "huge": Keys("numeric", "decimal(60,0)", "UInt256", lambda n: n * 10**12, outside=(2 * 10**46,)),
     "uuid": Keys("uuid", "uuid", "UUID", lambda n: UUID(int=(n << 118) + (ROWS - n) * 2**60 + 7), outside=(1000,)),
 }

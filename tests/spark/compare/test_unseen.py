@@ -198,6 +198,18 @@ def test_hashes_of_all_servers_are_the_same_as_those_of_files(
     assert [plan.is_short for plan in plans] == [is_short, is_short]
 
 
+@pytest.mark.parametrize("first", [-(2**63), 2**63 - 20])
+def test_keys_at_the_ends_of_the_integers(pg: Database, tmp_path: Path, first: int) -> None:
+    """A range that begins with the smallest integer, which is none without its sign, or that ends with the largest."""
+    pg.execute("DROP TABLE t; CREATE TABLE t (id bigint PRIMARY KEY, v int)")
+    pg.execute("INSERT INTO t SELECT %s::int8 + g, g FROM generate_series(0, 19) g", [first])
+    pg.execute("ANALYZE t")
+    numbers = list(range(1, 20))
+    pq.write_table(pa.table({"id": [first + number for number in numbers], "v": numbers}), tmp_path / "x.parquet")
+    counts = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}).pairs["pg/lake"]
+    assert (counts.missing, counts.changed, counts.extra) == (1, 0, 0)
+
+
 def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(
     pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,6 +198,18 @@ def test_hashes_of_all_servers_are_the_same_as_those_of_files(
     assert [plan.is_short for plan in plans] == [is_short, is_short]
 
 
+def test_many_columns_with_a_small_stack(pg: Database, tmp_path: Path) -> None:
+    """The expression of the short hash is as deep as there are columns."""
+    names = [f"c{number}" for number in range(150)]
+    pg.execute(f"DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, {' int, '.join(names)} int)")
+    pg.execute("INSERT INTO t (id, c149) SELECT g, g FROM generate_series(1, 3) g")
+    pg.execute(f'ALTER DATABASE "{pg.name}" SET max_stack_depth = 100')
+    nothing = pa.nulls(3, pa.int32())
+    columns = {"id": [1, 2, 3], **dict.fromkeys(names, nothing), "c149": [1, 2, 4]}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    assert diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}).pairs["pg/lake"].changed == 1
+
+
 @pytest.mark.parametrize("first", [-(2**63), 2**63 - 20])
 def test_keys_at_the_ends_of_the_integers(pg: Database, tmp_path: Path, first: int) -> None:
     """A range that begins with the smallest integer, which is none without its sign, or that ends with the largest."""

@@ -25,8 +25,8 @@ _MOST_BITS = 14
 _SMALL = 8
 _MOST_BLOCKS = 1_500_000
 _SMALL_KINDS = (POSTGRESQL, "parquet", "delta")
-# The short hash is an expression that is nested as deep as there are columns.
-_MOST_COLUMNS = 200
+# The short hash is an expression as deep as there are columns: more than this exceeds the smallest `max_stack_depth`.
+_MOST_COLUMNS = 80
 _DATABASES = (POSTGRESQL, "mysql", "clickhouse", "chdb")
 Digests = Mapping[str, BlockDigests]
 

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 import trueup
 from support.fixtures import Databases, ReportOf, Spark
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, NodeError
 
 MAPPED = {"id": 1, "physicalName": "id"}
 PARTS = ["a b", "c/d", None, "x=%"]
@@ -69,3 +69,17 @@ def test_features_that_files_do_not_show_are_refused(databases: Databases, tmp_p
     with pytest.raises(CheckFailed, match=f"uses {feature}, which its files alone do not show") as caught:
         trueup.diff("t", nodes={"pg": pg.uri, "lake": f"delta:{folder}"})
     assert "Spark session that has Delta" in caught.value.cure
+
+
+def test_a_newer_protocol_is_refused(databases: Databases, tmp_path: Path) -> None:
+    pg = databases(1)[0]
+    pg.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    folder = tmp_path / "lake"
+    write_deltalake(str(folder), pa.table({"id": pa.array([1], pa.int32())}))
+    log = folder / "_delta_log" / "00000000000000000000.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    newer = [{"protocol": {"minReaderVersion": 4, "minWriterVersion": 8}} if "protocol" in it else it for it in actions]
+    log.write_text("\n".join(map(json.dumps, newer)))
+    # By the library, which does not open such a table; older versions of it do.
+    with pytest.raises((CheckFailed, NodeError), match="version 4"):
+        trueup.diff("t", nodes={"pg": pg.uri, "lake": f"delta:{folder}"})

@@ -234,3 +234,9 @@ def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(
     monkeypatch.setattr("trueup.verbs.compare.local_rows.WAITING_BYTES", 1000)
     counts = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}).pairs["pg/lake"]
     assert (counts.missing, counts.changed, counts.extra) == (30, 990, 0)
+    # The rows of one node only are too many.
+    monkeypatch.setattr("trueup.verbs.compare.local_rows.WAITING_BYTES", 20_000)
+    few = pa.table({"id": [row[0] for row in rows[:20]], "v": ["x", *(row[1] for row in rows[1:20])]})
+    pq.write_table(few, tmp_path / "y.parquet")
+    counts = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/y.parquet"}).pairs["pg/lake"]
+    assert (counts.missing, counts.changed, counts.extra) == (2980, 1, 0)

@@ -72,11 +72,13 @@ class Steering:
         return 1 if self.one_at_a_time else count
 
     def sleep(self, seconds: float) -> None:
-        """Wait; raise Interrupted when a stop is requested."""
+        """Wait; raise Interrupted when a stop is requested, also after 0 seconds."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        while True:
             if self._request() == "stop":
                 raise self._stopped()
+            if (left := until - time.monotonic()) <= 0:
+                return
             time.sleep(min(left, _WAIT_SECONDS))
 
     def _reason(self) -> str | None:

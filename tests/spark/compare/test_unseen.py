@@ -19,8 +19,10 @@ from trueup.errors import TrueupError
 from trueup.nodes import parquet_parts, postgres_hash
 from trueup.nodes.base import Plan
 from trueup.nodes.block_digests import BlockDigests
+from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.verbs.compare.digests import all_digests
+from trueup.verbs.compare.local_rows import LocalFound
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"]}
@@ -240,3 +242,21 @@ def test_rows_that_do_not_fit_into_memory_are_compared_by_parts(
     pq.write_table(few, tmp_path / "y.parquet")
     counts = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/y.parquet"}).pairs["pg/lake"]
     assert (counts.missing, counts.changed, counts.extra) == (2980, 1, 0)
+
+
+def test_a_stop_while_rows_are_compared(pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pg.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(4, 900) g; ANALYZE t")
+    keys = list(range(1, 901))
+    pq.write_table(pa.table({"id": keys, "v": ["y"] * len(keys)}), tmp_path / "x.parquet")
+    add = LocalFound.add
+
+    def stopping(self: LocalFound, *found: Any) -> None:
+        add(self, *found)
+        with TaskStore() as store:
+            store.ask(store.list(limit=1)[0].task_id, "stop")
+
+    monkeypatch.setattr(LocalFound, "add", stopping)
+    monkeypatch.setattr("trueup.task.steering.ASK_SECONDS", 0)
+    result = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"})
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    assert "stopped with `trueup tasks stop`" in result.incomplete[0]

@@ -184,13 +184,12 @@ def _compared(run: CompareRun, read: _Read, rows: int, stack: ExitStack) -> Loca
     compare = CompareRows(names, plan.kinds, parsed, rules, plan.key, run.request.settings.long_value)
     with _no_collection():
         if all(side.is_small for side in sides):
-            _keep([side.rows() for side in sides], compare, found)
+            _keep(run, [side.rows() for side in sides], compare, found)
             return found
         for side in sides:
             side.flush()
         for number in range(partitions):
-            _keep([side.partition(number) for side in sides], compare, found)
-            run.wait(0)
+            _keep(run, [side.partition(number) for side in sides], compare, found)
     return found
 
 
@@ -206,7 +205,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _keep(sides: Sequence[pa.Table], compare: CompareRows, found: LocalFound) -> None:
+def _keep(run: CompareRun, sides: Sequence[pa.Table], compare: CompareRows, found: LocalFound) -> None:
     """Compare rows: those that all nodes have equally often are equal, others are aligned by key."""
     by_key: dict[bytes, list[tuple[bytes, list[int]]]] = defaultdict(list)
     for (key, row), counts in _unequal(sides).items():
@@ -220,6 +219,8 @@ def _keep(sides: Sequence[pa.Table], compare: CompareRows, found: LocalFound) ->
         if len(batch) >= _PACKED:
             found.add(batch, keys)
             batch, keys = [], []
+            # Raises if a stop was requested.
+            run.wait(0)
     if batch:
         found.add(batch, keys)
 

@@ -14,11 +14,13 @@ import trueup
 from support import mariadb
 from support.fixtures import Databases, FreshServer
 from support.mariadb import MariaDb
+from trueup.config.model import Node
 from trueup.db.clickhouse import Embedded
-from trueup.errors import TrueupError
+from trueup.errors import QueryError, TrueupError
 from trueup.nodes import parquet_parts, postgres_hash
 from trueup.nodes.base import Plan
 from trueup.nodes.block_digests import BlockDigests
+from trueup.nodes.postgres_rows import TaskSource, read_at_once
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.verbs.compare.digests import all_digests
@@ -260,3 +262,14 @@ def test_a_stop_while_rows_are_compared(pg: Database, tmp_path: Path, monkeypatc
     result = diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"})
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
     assert "stopped with `trueup tasks stop`" in result.incomplete[0]
+
+
+def test_rows_that_several_sessions_read(pg: Database) -> None:
+    source = TaskSource(Node("pg", pg.uri), None, "t", is_view=False)
+    queries = [f"SELECT g FROM generate_series({start}, {start + 99}) g" for start in range(0, 1000, 100)]
+    found = [number for batch in read_at_once(source, queries, 3) for number in batch.column(0).to_pylist()]
+    assert sorted(found) == list(range(1000))
+    for place in (0, 5, 10):
+        failing = [*queries[:place], "SELECT 1 / 0", *queries[place:]]
+        with pytest.raises(QueryError, match="division by zero"):
+            list(read_at_once(source, failing, 2))

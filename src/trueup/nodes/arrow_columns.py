@@ -273,9 +273,10 @@ def key_numbers(key: pa.Array, blocks: KeyBlocks) -> Any:
     if blocks.kind == "date":
         return _numbers(key.cast(pa.int32()), pa.int64()) - EPOCH_DAYS
     if blocks.kind == "decimal":
-        whole = pa.decimal128(38, 0)
+        # Of more digits than any decimal of a file: the next smaller integer may have one more.
+        wide, whole = pa.decimal256(76, key.type.scale), pa.decimal256(76, 0)
         low, end = (pa.scalar(Decimal(number), whole) for number in (blocks.low - 1, blocks.end))
         # A decimal may be larger than any number.
-        near = pc.min_element_wise(pc.max_element_wise(pc.floor(key).cast(whole), low), end)
+        near = pc.min_element_wise(pc.max_element_wise(pc.floor(key.cast(wide)).cast(whole), low), end)
         return _numbers(near, pa.int64())
     return _micros(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,11 +74,10 @@ _MIXED = "hashbyteaextended('\\x'::bytea, {})"
 
 @dataclass(frozen=True)
 class ShortHash:
-    """The hashes of `trueup.rows.lookup3`, of columns of these classes; `sure`: those that cannot be NULL."""
+    """The hashes of `trueup.rows.lookup3`, of columns of these classes."""
 
     kinds: Sequence[ValueClass]
     seed: bytes
-    sure: Collection[int] = ()
 
     def columns(self, values: Sequence[sql.Composable]) -> sql.Composed:
         """Return the values of a row as the columns v0, v1 …"""
@@ -121,7 +120,7 @@ class ShortHash:
         """Return a value in which NULL is empty, and long bytes are their md5."""
         name, kind = f"v{column}", self.kinds[column]
         empty = "0" if is_number_class(kind) else "'\\x'" if kind in _BYTES_CLASSES else "''"
-        value = name if column in self.sure else f"coalesce({name}, {empty})"
+        value = f"coalesce({name}, {empty})"
         if is_number_class(kind):
             return value
         seed = f"'\\x{self.seed.hex()}'::bytea"
@@ -133,9 +132,7 @@ class ShortHash:
 
     def _nulls(self, start: int) -> str:
         """Return which columns are NULL, as a number; mostly none is."""
-        listed = [number for number in range(start, min(start + NULLS, len(self.kinds))) if number not in self.sure]
-        if not listed:
-            return "0::int8"
+        listed = range(start, min(start + NULLS, len(self.kinds)))
         names = ", ".join(f"v{number}" for number in listed)
         bits = " + ".join(f"(v{number} IS NULL)::int4 * {1 << number - start}::int8" for number in listed)
         return f"CASE WHEN num_nulls({names}) = 0 THEN 0 ELSE {bits} END"

@@ -159,14 +159,7 @@ class Statements:
     def _hash(self, plan: Plan) -> RowHash:
         if not plan.is_short:
             return Md5Hash(plan.seed, self.server_version)
-        sure = [number for number in range(len(plan.columns)) if self._column(plan, number).name in self._sure]
-        return ShortHash(plan.kinds, plan.seed, sure)
-
-    @property
-    def _sure(self) -> set[str]:
-        """The columns that cannot be NULL."""
-        # A foreign table may have NULL where it says that it has none, and so may a constraint that is not validated.
-        return {name for key in self.table.keys if key.is_primary and self.has_pages for name in key.columns}
+        return ShortHash(plan.kinds, plan.seed)
 
     def _column(self, plan: Plan, number: int) -> Column:
         column = self.table.column(plan.columns[number].on[self.node].name)
@@ -186,9 +179,10 @@ class Statements:
         return [self.value(plan, number) for number in range(len(plan.columns))]
 
     def _lacks_key(self, plan: Plan) -> sql.Composable | None:
-        """Return whether a row has NULL in its key; None if no column of the key can be NULL."""
+        """Return whether a row has NULL in its key; None without a key."""
+        # Even a primary key does not exclude it: a table that inherits from this one, perhaps a foreign one, has none.
         names = [self._column(plan, number).name for number in range(plan.key)]
-        tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names if name not in self._sure]
+        tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names]
         return sql.SQL("({})").format(sql.SQL(" OR ").join(tests)) if tests else None
 
 

@@ -16,7 +16,7 @@ from support.fixtures import Databases, FreshServer
 from support.mariadb import MariaDb
 from trueup.config.model import Node
 from trueup.db.clickhouse import Embedded
-from trueup.errors import QueryError, TrueupError
+from trueup.errors import CheckFailed, QueryError, TrueupError
 from trueup.nodes import parquet_parts, postgres_hash
 from trueup.nodes.base import Plan
 from trueup.nodes.block_digests import BlockDigests
@@ -273,3 +273,33 @@ def test_rows_that_several_sessions_read(pg: Database) -> None:
         failing = [*queries[:place], "SELECT 1 / 0", *queries[place:]]
         with pytest.raises(QueryError, match="division by zero"):
             list(read_at_once(source, failing, 2))
+
+
+def test_one_long_key_among_rows_that_do_not_fit_into_memory(
+    pg: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a key are in the same part on all nodes, whatever other keys are read together with them."""
+    keys = ["long" * 1000, *(f"k{number}" for number in range(600))]
+    pg.execute("CREATE TABLE texts (k text PRIMARY KEY, v int)")
+    pg.execute("INSERT INTO texts SELECT k, 1 FROM unnest(%s::text[]) k", [keys])
+    pg.execute("ANALYZE texts")
+    pq.write_table(pa.table({"k": keys, "v": [2] * len(keys)}), tmp_path / "x.parquet", row_group_size=50)
+    monkeypatch.setattr("trueup.verbs.compare.local_rows.WAITING_BYTES", 1000)
+    nodes = {"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}
+    counts = trueup.diff("texts", nodes=nodes, key=["k"], recheck=0, engine="local").pairs["pg/lake"]
+    assert (counts.missing, counts.changed, counts.extra) == (0, len(keys), 0)
+
+
+def test_a_primary_key_that_an_inheriting_table_does_not_have(databases: Databases) -> None:
+    nodes = databases(2)
+    for number, node in enumerate(nodes):
+        place = f"host '127.0.0.1', port '{node.server.port}', dbname '{node.name}'"
+        node.execute("CREATE EXTENSION postgres_fdw")
+        node.execute(f"CREATE SERVER me FOREIGN DATA WRAPPER postgres_fdw OPTIONS ({place})")
+        node.execute("CREATE USER MAPPING FOR current_user SERVER me OPTIONS (user 'postgres')")
+        node.execute(f"CREATE TABLE stored (k int, l int, v text); INSERT INTO stored VALUES (5, NULL, 'v{number}')")
+        node.execute("CREATE TABLE t (k int, l int, v text, PRIMARY KEY (k, l)); INSERT INTO t VALUES (1, 1, 'x')")
+        node.execute("CREATE FOREIGN TABLE child () INHERITS (t) SERVER me OPTIONS (table_name 'stored')")
+    with pytest.raises(CheckFailed, match=r"1 rows have NULL in the key \(k, l\)"):
+        # By value, because of the rule.
+        diff({"a": nodes[0].uri, "b": nodes[1].uri}, map={"rules": {"v": {"trim": True}}})

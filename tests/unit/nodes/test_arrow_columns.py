@@ -174,6 +174,11 @@ def test_blocks_of_keys(keys: list[int], low: int, width: int) -> None:
         assert end is None or key < end
 
 
+def test_decimals_whose_integer_has_more_digits() -> None:
+    keys = pa.array([Decimal("-999.99"), Decimal("-1.00"), Decimal("999.99")], pa.decimal128(5, 2))
+    assert block_numbers(KeyBlocks("id", -1000, 500, 4, "decimal"), keys, None).tolist() == [1, 2, 4]
+
+
 LINES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(), st.integers()), max_size=30)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,8 +42,8 @@ _PARTITIONS = (32, 400)
 _PACKED = 200
 # Bytes of the rows of a node that are kept in memory.
 WAITING_BYTES = 32 * 1024 * 1024
-# Bytes of a key from which on Python hashes it: Arrow does so for many short ones only.
-_LONG_KEY = 2048
+# Bytes of a key that select its partition: numpy hashes many short values fast, but not a few long ones.
+_KEY_BYTES = 1024
 
 
 @dataclass
@@ -156,11 +155,9 @@ class _Side:
 
 
 def _partitions_of(keys: pa.Array, partitions: int) -> Any:
-    """Return the partition of each key."""
-    if pc.max(pc.binary_length(keys)).as_py() > _LONG_KEY:
-        return np.array([zlib.crc32(key) % partitions for key in keys.to_pylist()])
+    """Return the partition of each key: the same on all nodes, whatever the other keys of a batch are."""
     hashes = Hashes(len(keys), 1)
-    hashes.add_bytes(*buffers(keys))
+    hashes.add_bytes(*buffers(pc.binary_slice(keys, 0, _KEY_BYTES)))
     return hashes.found() % np.uint64(partitions)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from trueup.config.model import Node
 from trueup.db.node import ALLOW_VIEWS, OPTIONAL, PINNED, error_from_text
@@ -73,13 +75,29 @@ def _session(node: Node, table: str, block: str) -> Iterator[Any]:
             cure="install adbc-driver-postgresql in the Python environment of the Spark workers",
         ) from None
     try:
-        with dbapi.connect(node.conninfo, autocommit=True) as connection:
+        with ExitStack() as stack:
+            connection = stack.enter_context(dbapi.connect(node.conninfo, autocommit=True))
+            if not _knows_types(connection):
+                connection = stack.enter_context(dbapi.connect(_unquoted(node.conninfo), autocommit=True))
             _pin(connection)
             yield connection
     except TrueupError:
         raise
     except Exception as error:
         raise _error(error, node, table, block) from None
+
+
+def _knows_types(connection: Any) -> bool:
+    """Return whether the driver decodes integers: it returns bytes of types that it has not found by their name."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 0::int8")
+        return bool(cursor.fetchone()[0] == 0)
+
+
+def _unquoted(conninfo: str) -> str:
+    """Return an address whose sessions do not quote all names: the driver reads them when it connects."""
+    options = conninfo_to_dict(conninfo).get("options") or ""
+    return make_conninfo(conninfo, options=f"{options} -c quote_all_identifiers=off")
 
 
 def _pin(connection: Any) -> None:

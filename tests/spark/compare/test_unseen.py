@@ -303,3 +303,10 @@ def test_a_primary_key_that_an_inheriting_table_does_not_have(databases: Databas
     with pytest.raises(CheckFailed, match=r"1 rows have NULL in the key \(k, l\)"):
         # By value, because of the rule.
         diff({"a": nodes[0].uri, "b": nodes[1].uri}, map={"rules": {"v": {"trim": True}}})
+
+
+def test_a_database_whose_sessions_quote_all_names(pg: Database, tmp_path: Path) -> None:
+    """The driver that reads rows finds types by their names before the setting can be changed."""
+    pq.write_table(pa.table({**ROWS, "v": ["a", "b", "x"]}), tmp_path / "x.parquet")
+    pg.execute(f'ALTER DATABASE "{pg.name}" SET quote_all_identifiers = on')
+    assert diff({"pg": pg.uri, "lake": f"parquet:{tmp_path}/x.parquet"}).pairs["pg/lake"].changed == 1

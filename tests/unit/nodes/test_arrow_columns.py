@@ -275,6 +275,11 @@ def test_rows_of_blocks_and_of_keys(tmp_path: Path) -> None:
     keys = [encode_row(["int"], [encode("int", number)]) for number in (5, 999, 2000)]
     found = [key for batch in node.local_rows_of(plan, keys) for key in batch[0].to_pylist()]
     assert found == keys[:2]
+    # The first column of a key selects the rows to look at, all columns those that are returned.
+    pairs = [encode_row(["int", "text"], [encode("int", 5), encode("text", text)]) for text in ("n 5", "n 6")]
+    both = node.local_rows_of(replace(plan, key=2), pairs)
+    assert [key for batch in both for key in batch[0].to_pylist()] == pairs[:1]
+    assert [key for batch in node.local_rows_of(replace(plan, key=2), pairs[1:]) for key in batch[0].to_pylist()] == []
 
 
 def test_row_groups_at_the_edge_of_a_block_are_read(tmp_path: Path) -> None:

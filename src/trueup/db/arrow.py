@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,16 +75,26 @@ def _session(node: Node, table: str, block: str) -> Iterator[Any]:
             cure="install adbc-driver-postgresql in the Python environment of the Spark workers",
         ) from None
     try:
-        with ExitStack() as stack:
-            connection = stack.enter_context(dbapi.connect(node.conninfo, autocommit=True))
-            if not _knows_types(connection):
-                connection = stack.enter_context(dbapi.connect(_unquoted(node.conninfo), autocommit=True))
+        with _connected(dbapi, node.conninfo) as connection:
             _pin(connection)
             yield connection
     except TrueupError:
         raise
     except Exception as error:
         raise _error(error, node, table, block) from None
+
+
+def _connected(dbapi: Any, conninfo: str) -> Any:
+    connection = dbapi.connect(conninfo, autocommit=True)
+    try:
+        if _knows_types(connection):
+            return connection
+    except BaseException:
+        connection.close()
+        raise
+    # One session at a time: their number is limited.
+    connection.close()
+    return dbapi.connect(_unquoted(conninfo), autocommit=True)
 
 
 def _knows_types(connection: Any) -> bool:

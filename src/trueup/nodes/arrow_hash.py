@@ -42,7 +42,7 @@ class Hashes:
             self._same = hash_bytes(b"", self._same)
             return
         for rows in self._parts():
-            self._states[rows] = mixed(self._states[rows])
+            self._states[rows] = _mixed(self._states[rows])
 
     def add_bytes(self, data: Any, offsets: Any) -> None:
         """Add bytes per row: those of a row end where those of the next one begin, in an array of single bytes."""
@@ -64,7 +64,7 @@ class Hashes:
             yield slice(first, min(size, first + _ROWS))
 
 
-def mixed(states: Any) -> Any:
+def _mixed(states: Any) -> Any:
     """Return the hashes of no bytes, with these seeds."""
     return _ended(_begun(states, np.zeros(len(states), np.int64)))
 

@@ -244,7 +244,7 @@ class PostgresNode:
         """Read the blocks in this process."""
         source = self._source_of_tasks(self._control.snapshot_id)
         queries = self._row_queries(plan, blocks)
-        # Views and queries have one session, that of the driver beside it.
+        # Views and queries are read in one session.
         slots = 1 if self._known.is_view else self._slots(len(queries))
         for batch in read_at_once(source, queries, slots):
             self._check_stop()

@@ -45,14 +45,19 @@ def test_versions_partitions_and_added_columns(
         trueup.diff("t", nodes=nodes)
 
 
-@pytest.mark.parametrize("feature", ["deletionVectors", "columnMapping", "typeWidening"])
-def test_features_that_files_do_not_show_are_refused(databases: Databases, tmp_path: Path, feature: str) -> None:
-    pg = databases(1)[0]
+def _one_row(databases: Databases, tmp_path: Path) -> tuple[dict[str, str], Path, list[dict[str, Any]]]:
+    """Return nodes with a table of one row, the first file of the log of Delta, and its actions."""
+    pg, folder = databases(1)[0], tmp_path / "lake"
     pg.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    folder = tmp_path / "lake"
     write_deltalake(str(folder), pa.table({"id": pa.array([1], pa.int32())}))
     log = folder / "_delta_log" / "00000000000000000000.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
+    return {"pg": pg.uri, "lake": f"delta:{folder}"}, log, actions
+
+
+@pytest.mark.parametrize("feature", ["deletionVectors", "columnMapping", "typeWidening"])
+def test_features_that_files_do_not_show_are_refused(databases: Databases, tmp_path: Path, feature: str) -> None:
+    nodes, log, actions = _one_row(databases, tmp_path)
     for action in actions:
         if "protocol" in action:
             features = {"readerFeatures": [feature], "writerFeatures": [feature]}
@@ -67,19 +72,14 @@ def test_features_that_files_do_not_show_are_refused(databases: Databases, tmp_p
             action["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
     log.write_text("\n".join(map(json.dumps, actions)))
     with pytest.raises(CheckFailed, match=f"uses {feature}, which its files alone do not show") as caught:
-        trueup.diff("t", nodes={"pg": pg.uri, "lake": f"delta:{folder}"})
+        trueup.diff("t", nodes=nodes)
     assert "Spark session that has Delta" in caught.value.cure
 
 
 def test_a_newer_protocol_is_refused(databases: Databases, tmp_path: Path) -> None:
-    pg = databases(1)[0]
-    pg.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    folder = tmp_path / "lake"
-    write_deltalake(str(folder), pa.table({"id": pa.array([1], pa.int32())}))
-    log = folder / "_delta_log" / "00000000000000000000.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    nodes, log, actions = _one_row(databases, tmp_path)
     newer = [{"protocol": {"minReaderVersion": 4, "minWriterVersion": 8}} if "protocol" in it else it for it in actions]
     log.write_text("\n".join(map(json.dumps, newer)))
     # By the library, which does not open such a table; older versions of it do.
     with pytest.raises((CheckFailed, NodeError), match="version 4"):
-        trueup.diff("t", nodes={"pg": pg.uri, "lake": f"delta:{folder}"})
+        trueup.diff("t", nodes=nodes)

@@ -69,6 +69,8 @@ _ALWAYS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.log.level": "ERROR",
+    # PySpark would ask Java for several values at each call that builds a query, to name the line of Python in errors.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Spark shows its settings in its log and its page: more names of secrets than its default has.
     "spark.redaction.regex": "(?i)secret|password|passwd|pwd|passphrase|token|credential"
     "|(access|account|api|private)[._-]?key",

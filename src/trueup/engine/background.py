@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
@@ -32,6 +33,7 @@ class BackgroundStart(Generic[S]):
         self._launch = Launch()
         self._future: Future[S] = Future()
         self._thread: threading.Thread | None = None
+        self._began = 0.0
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -40,7 +42,13 @@ class BackgroundStart(Generic[S]):
         with self._lock:
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._run, args=(prepare,), name="trueup-spark", daemon=True)
+                self._began = time.monotonic()
                 self._thread.start()
+
+    @property
+    def waited_seconds(self) -> float:
+        """For how long it has been starting; 0 if it has not begun, or is done."""
+        return 0.0 if self._thread is None or self.is_done else time.monotonic() - self._began
 
     @property
     def is_done(self) -> bool:

@@ -34,6 +34,8 @@ MEASURED_SECONDS = 1.0
 WORTH_SECONDS = 2.0
 # Spark is started if at least this many cores were idle.
 _IDLE_CORES = 0.5
+# A start that takes longer than this is reported, also if threads have done the work meanwhile.
+SLOW_START_SECONDS = 60.0
 # Spark ends the Python workers of a job within this time.
 _END_SECONDS = 10.0
 
@@ -80,6 +82,7 @@ class HandOverEngine:
         # Spark, while it can be used; afterwards no wave is started.
         self._waves: Waves | None = None
         self._is_over = False
+        self._is_start_noted = False
         self._has_run_waves = False
         self._interrupted = False
 
@@ -96,6 +99,7 @@ class HandOverEngine:
                 while True:
                     self._give(run)
                     if not run.running:
+                        self._note_slow_start()
                         return
                     done, _ = wait_for(run.running, FIRST_COMPLETED)
                     for future in done:
@@ -214,6 +218,15 @@ class HandOverEngine:
                 run.finished()
             else:
                 yield opened(result)
+
+    def _note_slow_start(self) -> None:
+        """Add a warning if Spark has been starting for a long time: its Java process may hang."""
+        waited = self._start.waited_seconds
+        with self._lock:
+            if waited > SLOW_START_SECONDS and not self._is_start_noted:
+                self._is_start_noted = True
+                error = EngineError(f"its Java process did not answer within {waited:.0f} s")
+                self._warn("Spark was not started, and threads of this process did all the work", error)
 
     def _lose(self, waves: Waves, error: Exception) -> None:
         """Use no more Spark: a wave has failed, and not one of its tasks."""

@@ -273,8 +273,11 @@ def test_workers_keep_sessions_if_there_are_connections_for_threads_too(free: in
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_start_that_is_not_needed_any_more_is_ended() -> None:
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_start_that_is_not_needed_any_more_is_ended(monkeypatch: pytest.MonkeyPatch, is_slow: bool) -> None:
     ended = threading.Event()
+    if is_slow:
+        monkeypatch.setattr(handover, "SLOW_START_SECONDS", 0.0)
 
     def start(launch: Launch) -> FakeSpark:
         while not launch.is_over:
@@ -283,10 +286,13 @@ def test_a_start_that_is_not_needed_any_more_is_ended() -> None:
         raise EngineError("the start of Spark was ended")
 
     engine = HandOverEngine(2, BackgroundStart(start), seconds=0.0)
-    assert _all(engine, _slow, Tasks(range(10), expected=10))[0].total() == 10
+    for _ in range(2):
+        assert _all(engine, _slow, Tasks(range(10), expected=10))[0].total() == 10
     engine.close()
     assert ended.is_set()
-    assert not engine.remarks
+    # Reported once, and only if it has lasted.
+    reported = ["Spark was not started, and threads of this process did all the work"] if is_slow else []
+    assert [remark.partition(":")[0] for remark in engine.remarks] == reported
 
 
 @pytest.mark.usefixtures("at_once")

@@ -28,6 +28,9 @@ _VISIT = (
     "concat('Browser ', VisitID % 7, '.{fast}') AS UserAgent", "CAST(30 * {fast} + VisitID % 60 AS INT) AS Duration",
 )  # fmt: skip
 
+# For up to this number, a Java that compiles less needs less time.
+_SMALL_VISITS = 100_000
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -47,7 +50,7 @@ def run(*, visits: int, folder: Path, progress: Progress) -> Shown:
     config = folder / "difflog.toml"
     config.write_bytes(resources.files("trueup.demo").joinpath("difflog.toml").read_bytes())
     log = DiffLog(config)
-    with spark_session() as session:
+    with spark_session(small=visits <= _SMALL_VISITS) as session:
         runs = tuple(_round(session, log, number, visits, progress) for number in (1, 2))
         with open_target(log.config.target) as house:
             signed = house.rows(f"SELECT count() FROM {house.name}")[0][0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
@@ -60,7 +61,9 @@ def html_pieces(page: Page, report: Report | None = None) -> tuple[Iterator[str]
     return pieces, policy
 
 
+@cache
 def _environment() -> Environment:
+    """Return the environment; it keeps the compiled template, which takes longer to compile than to fill."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -17,6 +17,7 @@ import pytest
 import trueup
 from support.fixtures import Spark
 from support.sync import Pair
+from support.waiting import Pause
 from trueup.config.settings import SparkSettings
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import copy, ending, round
@@ -45,9 +46,10 @@ def command(pair: Pair, verb: str, *options: str) -> list[str]:
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
     give_up = time.monotonic() + 60
+    pause = Pause()
     while not condition():
         assert time.monotonic() < give_up, f"{what}: waited too long"
-        time.sleep(0.05)
+        pause()
 
 
 # A start that is killed when some parts of every table are copied.
@@ -166,7 +168,7 @@ def write(uri: str, seed: int, stop: threading.Event, errors: list[BaseException
                         connection.rollback()
                 connection.commit() if rng.random() < 0.9 else connection.rollback()
                 # Without a pause, eight writers would only wait for each other and for the processor.
-                stop.wait(rng.random() * 0.02)
+                stop.wait(rng.random() * 0.08)
     except BaseException as error:
         errors.append(error)
 

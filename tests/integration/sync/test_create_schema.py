@@ -21,6 +21,7 @@ from support.fixtures import Databases
 from support.schema_zoo import CREATE_ROLES, ROLES, ROWS, SCHEMA, Load, database_facts, dump, role_facts
 from support.switchover import Moving
 from support.sync import Pair, make_pair, wire
+from support.waiting import Pause
 from trueup.cli.main import run
 from trueup.config.model import Node
 from trueup.db.connection import Connection
@@ -395,10 +396,11 @@ def kill_start(pair: Pair, application: str, condition: str) -> None:
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
     until = time.monotonic() + 60
+    pause = Pause()
     while not condition():
         assert process is None or process.poll() is None, "start has ended"
         assert time.monotonic() < until
-        time.sleep(0.05)
+        pause()
 
 
 def test_a_dump_waits_for_a_locked_table_and_is_repeated(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,10 @@
 -- name: relations
 -- All relations with user rows, and the facts that decide whether they can be synced. Partitions belong to their table.
 WITH RECURSIVE tree AS (
-    SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.relkind IN ('r', 'p', 'f', 'm') AND NOT c.relispartition
+    -- Without catalogs, whose sizes would take most of the time.
+    SELECT c.oid AS root, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p', 'f', 'm') AND NOT c.relispartition AND c.relpersistence <> 't'
+       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', %(state)s, %(log)s)
     UNION ALL
     SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
       JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
@@ -30,8 +33,6 @@ SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::tex
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN sizes s ON s.root = c.oid
- WHERE c.relkind IN ('r', 'p', 'f', 'm') AND NOT c.relispartition AND c.relpersistence <> 't'
-   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', %(state)s, %(log)s)
  ORDER BY 1, 2
 
 -- name: sequences

@@ -178,23 +178,23 @@ def test_changed_text_is_marked_and_equal_cells_are_merged(make_report: MakeRepo
     assert tab.texts("mark") == ["🙂", "😀"]
 
 
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("lone \ud800 half", "lone U+D800 half"),
-        ("a\u202egnp.exe", "aU+202Egnp.exe"),
-        ("zero\u200bwidth\u00a0", "zeroU+200BwidthU+00A0"),
-        (" ends ", "·ends·"),
-        ("two\nlines\t", "two↵\nlines⇥"),
-        ("\x01\x7f", "U+0001U+007F"),
-        ("NULL", "NULL"),
-    ],
-)
-def test_invisible_characters_are_displayed(make_report: MakeReport, open_page: OpenPage, text: str, seen: str) -> None:
-    tab = open_page(make_report([(row(1, name=text), None)]))
-    cell = "document.querySelector('#rows tbody td:nth-of-type(3)')"
-    assert tab.js(f"{cell}.textContent") == seen
-    assert tab.js(f"{cell}.querySelectorAll('.null').length") == 0
+# Texts, and how they are displayed.
+INVISIBLE = {
+    "lone \ud800 half": "lone U+D800 half",
+    "a\u202egnp.exe": "aU+202Egnp.exe",
+    "zero\u200bwidth\u00a0": "zeroU+200BwidthU+00A0",
+    " ends ": "·ends·",
+    "two\nlines\t": "two↵\nlines⇥",
+    "\x01\x7f": "U+0001U+007F",
+    "NULL": "NULL",
+}
+
+
+def test_invisible_characters_are_displayed(make_report: MakeReport, open_page: OpenPage) -> None:
+    tab = open_page(make_report([(row(number, name=text), None) for number, text in enumerate(INVISIBLE)]))
+    cells = "[...document.querySelectorAll('#rows tbody td:nth-of-type(3)')]"
+    assert tab.js(f"{cells}.map(cell => cell.textContent)") == [*INVISIBLE.values()]
+    assert tab.js(f"{cells}.map(cell => cell.querySelectorAll('.null').length)") == [0] * len(INVISIBLE)
 
 
 def test_the_key_is_copied(make_report: MakeReport, open_page: OpenPage) -> None:
@@ -296,28 +296,25 @@ def test_all_rows_are_printed(make_report: MakeReport, open_page: OpenPage) -> N
     assert not tab.js("[...document.querySelectorAll('details')].some(each => each.open)")
 
 
-@pytest.mark.parametrize(
-    ("attempt", "refused_by"),
-    [
-        ("document.body.innerHTML = '<b>x</b>'", "require-trusted-types-for"),
-        ("document.body.setAttribute('onclick', 'window.hacked = 1')", "require-trusted-types-for"),
-        ("new Image().src = 'data:image/gif,x'", "img-src"),
-        ("fetch('data:text/plain,x').catch(() => 0)", "connect-src"),
-        (
-            "document.body.append(Object.assign(document.createElement('style'), {textContent: 'b {}'}))",
-            "style-src-elem",
-        ),
-    ],
-)
-def test_the_content_security_policy_is_enforced(
-    make_report: MakeReport, open_page: OpenPage, attempt: str, refused_by: str
-) -> None:
-    tab = open_page(make_report(drift(3)))
-    found = tab.js(f"""new Promise((done) => {{
-        document.addEventListener("securitypolicyviolation", (event) => done(event.effectiveDirective));
-        try {{ {attempt} }} catch {{ }}
-    }})""")
-    assert found == refused_by
+# What a script may try, and the directive that refuses it.
+ATTEMPTS = {
+    "document.body.innerHTML = '<b>x</b>'": "require-trusted-types-for",
+    "document.body.setAttribute('onclick', 'window.hacked = 1')": "require-trusted-types-for",
+    "new Image().src = 'data:image/gif,x'": "img-src",
+    "fetch('data:text/plain,x').catch(() => 0)": "connect-src",
+    "document.body.append(Object.assign(document.createElement('style'), {textContent: 'b {}'}))": "style-src-elem",
+}
+
+
+def test_the_content_security_policy_is_enforced(make_report: MakeReport, open_page: OpenPage) -> None:
+    for attempt, refused_by in ATTEMPTS.items():
+        # A new page each time, so that no event of the attempt before arrives.
+        tab = open_page(make_report(drift(3)))
+        found = tab.js(f"""new Promise((done) => {{
+            document.addEventListener("securitypolicyviolation", (event) => done(event.effectiveDirective));
+            try {{ {attempt} }} catch {{ }}
+        }})""")
+        assert found == refused_by, attempt
 
 
 def test_the_page_fits_the_screen_of_a_phone(make_report: MakeReport, open_page: OpenPage, tab: Tab) -> None:

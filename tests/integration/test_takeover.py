@@ -270,6 +270,50 @@ def test_a_schema_of_trueup_is_refused_while_other_roles_can_create_objects_in_i
     assert not squatter.is_superuser()
 
 
+# Objects that a role made in the schema while it could, and the problem that names each.
+LEFT_OBJECTS = {
+    # Without a row type, which would be a type of the role.
+    "relation": ("CREATE SEQUENCE tube.left_one", "the relation left_one belongs"),
+    "function": (
+        "CREATE FUNCTION tube.left_one() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "the function left_one belongs",
+    ),
+    "operator": (
+        "CREATE OPERATOR tube.= (LEFTARG = text, RIGHTARG = text, FUNCTION = texteq)",
+        "the operator = belongs",
+    ),
+    "type": ("CREATE DOMAIN tube.left_one AS int", "the type left_one belongs"),
+    "trigger": (
+        "CREATE TRIGGER left_one BEFORE INSERT ON tube.of_superuser FOR EACH ROW EXECUTE FUNCTION public.seize_row()",
+        "the function of the trigger left_one of of_superuser belongs",
+    ),
+}
+
+
+def test_each_kind_of_object_of_another_role_makes_a_schema_unsafe(squatter: Hostile) -> None:
+    database = squatter.databases[0]
+    TubeDatabase(database).install()
+    database.execute("CREATE TABLE tube.of_superuser (id int)")
+    for kind, (statement, problem) in LEFT_OBJECTS.items():
+        database.execute(f"GRANT ALL ON SCHEMA tube TO {squatter.role}")
+        database.execute(f"GRANT TRIGGER ON tube.of_superuser TO {squatter.role}")
+        squatter.run(statement, database)
+        database.execute(f"REVOKE ALL ON SCHEMA tube FROM {squatter.role}")
+        with pytest.raises(CheckFailed, match=f"{problem} to the role {squatter.role}"):
+            TubeDatabase(database).tubes()
+        database.execute(_drop_of(kind))
+        assert TubeDatabase(database).tubes() == (), kind
+
+
+def _drop_of(kind: str) -> str:
+    special = {
+        "relation": "DROP SEQUENCE tube.left_one",
+        "operator": "DROP OPERATOR tube.= (text, text)",
+        "trigger": "DROP TRIGGER left_one ON tube.of_superuser",
+    }
+    return special.get(kind, f"DROP {kind} tube.left_one")
+
+
 # Code of a table's owner that runs when a row is written, also while ordinary triggers are silenced.
 WRITE_TRAPS = {
     "trigger": "CREATE TRIGGER seize BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION seize_row();"

@@ -21,8 +21,8 @@ class Closable(Protocol):
 
 S = TypeVar("S", bound=Closable)
 
-# Java ends within this time, unless it hangs.
-END_SECONDS = 10.0
+# Java ends within this time, unless it hangs: a run that is finished waits for it.
+END_SECONDS = 3.0
 
 
 class BackgroundStart(Generic[S]):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from trueup.config.settings import SparkSettings
-from trueup.engine.jvm import stop_session
+from trueup.engine.failures import known_error
+from trueup.engine.jvm import stop_session, why_ended
 from trueup.engine.python import use_this_python
 from trueup.engine.session import existing_session, start_session
 
@@ -75,6 +76,11 @@ def spark_session(
     )
     try:
         yield _exact(session)
+    except Exception as error:
+        # Asked now: when the session is stopped, nothing is known about its Java process any more.
+        if why_ended() and (known := known_error(error)) is not None and known is not error:
+            raise known from error
+        raise
     finally:
         stop_session(session)
 

@@ -76,14 +76,19 @@ def why_ended() -> str:
     with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_SECONDS):
         return ""
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    return (ending_of(process) if process is not None else "") or "does not respond"
+
+
+def ending_of(process: subprocess.Popen[bytes]) -> str:
+    """Return how a process has ended, such as "was killed (SIGKILL)"; '' if it goes on, or ended without an error."""
     with suppress(subprocess.TimeoutExpired):
         # Its sockets are closed before its exit code can be read.
-        code = process.wait(_END_SECONDS) if process is not None else 0
+        code = process.wait(_END_SECONDS)
         if code < 0:
             return f"was killed ({signal.Signals(-code).name})"
         if code > 0:
             return f"ended with exit code {code}"
-    return "does not respond"
+    return ""
 
 
 def log_accumulator_errors(context: SparkContext) -> None:

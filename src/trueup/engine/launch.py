@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trueup.engine.jvm import signal_all
+from trueup.engine.jvm import ending_of, signal_all
 from trueup.errors import EngineError
 
 _LOOK_SECONDS = 1.0
@@ -44,6 +44,11 @@ class Launch:
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 signal_all(self._process, signal.SIGKILL)
+
+    def why_ended(self) -> str:
+        """Return how the Java process has ended, as `jvm.why_ended`, also before it has responded."""
+        process = self._process
+        return ending_of(process) if process is not None and process.poll() is not None else ""
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:

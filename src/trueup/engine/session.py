@@ -79,6 +79,8 @@ _ALWAYS = {
 
 # Variables with which PySpark uses Spark Connect in the whole process, and their values.
 _CONNECT_VARIABLES = {"SPARK_REMOTE": ".+", "SPARK_API_MODE": "connect"}
+# A Spark Connect server is reached within this time.
+CONNECT_SECONDS = 30.0
 # Java ends within this time after a start that failed.
 _END_SECONDS = 5.0
 # A busy machine needs this time for a start.
@@ -215,6 +217,7 @@ def existing_session() -> SparkSession | None:
 def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    _check_server(remote)
     session = SparkSession.builder.remote(remote).getOrCreate()
     fixed = [key for key, value in conf.items() if not _set(session, key, value)]
     if fixed:
@@ -223,6 +226,23 @@ def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
             stacklevel=2,
         )
     return session
+
+
+def _check_server(remote: str) -> None:
+    """Raise EngineError if a Spark Connect server cannot be reached: PySpark would try for many minutes."""
+    import grpc  # type: ignore[import-untyped]
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    builder = DefaultChannelBuilder(remote)
+    with builder.toChannel() as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=CONNECT_SECONDS)
+        except grpc.FutureTimeoutError:
+            raise EngineError(
+                f"the Spark Connect server {builder.endpoint} cannot be reached: no connection within"
+                f" {CONNECT_SECONDS:.0f} s",
+                cure="check the address, that the server runs, and use_ssl if it requires TLS, or use --engine local",
+            ) from None
 
 
 def _set(session: SparkSession, key: str, value: str) -> bool:
@@ -297,7 +317,7 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
             except Exception as error:
                 # Java is asked for the text of its errors: not after its end.
                 text = str(error)
-                failure = _start_error(log, why_ended(), error, text)
+                failure = _start_error(log, why_ended() or launch.why_ended(), error, text)
                 end_own_process(_END_SECONDS)
                 raise failure from RuntimeError(text)
     log_accumulator_errors(context)
@@ -367,12 +387,15 @@ def _escaped(text: str) -> str:
 
 def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineError:
     """Return why Spark did not start: what Java raised or wrote, or how its process ended."""
-    reason = "" if "killed" in ended else _reason(text if _RAISED.search(text) else log.read_text(errors="replace"))
+    written = log.read_text(errors="replace")
+    reason = "" if "killed" in ended else _reason(text if _RAISED.search(text) else written)
     has_ended = ended or "JAVA_GATEWAY_EXITED" in text
-    kind = _JavaEnded if has_ended and not re.search("SIGKILL|SIGTERM", ended) else EngineError
+    # A process that was killed, also the one that prints the command of Java, says nothing about the archive.
+    is_launcher = _LAUNCHER_KILLED in written
+    kind = EngineError if is_launcher or re.search("SIGKILL|SIGTERM", ended) or not has_ended else _JavaEnded
     if not reason and has_ended:
         return kind(
-            f"Spark failed to start: its Java process {ended or 'was killed, or ended without a message'}",
+            f"Spark failed to start: its Java process {(not is_launcher and ended) or _UNKNOWN_END}",
             cure="check the log of the system for the reason, often too little memory, then JAVA_HOME (17 or newer) and"
             " the [spark] settings, or use --engine local",
         )
@@ -385,14 +408,16 @@ def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineEr
 
 # An error of Java in the text of an error of PySpark.
 _RAISED = re.compile(r"^: \S+", re.MULTILINE)
-# Warnings are no reason, and what Java adds to each reason is none either. The last one is what the script prints if
-# the launcher was killed.
+_UNKNOWN_END = "was killed, or ended without a message"
+# What the script prints if the launcher was killed.
+_LAUNCHER_KILLED = ": bad array subscript"
+# Warnings are no reason, and what Java adds to each reason is none either.
 _NOISE = re.compile(
     r"$|at |WARNING:|(NOTE: )?Picked up \w+: |\[\S+\]\[warning\]"
     r"|\S+ \S+ (WARN|INFO) |Using Spark's|Setting (default|Spark) log level|To adjust logging"
     r"|An error occurred while calling |\S+ \S+ ERROR SparkContext: Error initializing"
     r"|Suppressed: |Error: (Could not create the Java|A fatal exception has|A JNI error has)|Error occurred during init"
-    r"|.*: bad array subscript$"
+    rf"|.*{_LAUNCHER_KILLED}$"
 )
 _BEFORE_ERROR = re.compile(r'^(Exception in thread "[^"]*" |Caused by: |: )')
 

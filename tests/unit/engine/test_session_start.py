@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from zipfile import ZipFile
@@ -12,6 +14,7 @@ import psutil
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
+from trueup.engine import session
 from trueup.engine.session import lasting_conf, start_session
 from trueup.errors import EngineError
 from trueup.testing.processes import wait_until
@@ -21,6 +24,13 @@ START = """
 from trueup.engine import session
 from trueup.errors import EngineError
 session.LEAST_SECONDS = 3.0
+
+# A class-data archive that is complete.
+class Ready:
+    is_ready = lambda self: True
+    options = lambda self: "-Dtrueup.archive=yes"
+
+session.archive_for = lambda *_: Ready()
 try:
     session.start_session(slots=1, seconds=3.0 if {is_limited} else 0.0)
 except EngineError as failed:
@@ -51,12 +61,27 @@ def _start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *, is_l
 
 
 # PySpark waits for ever for a process that has ended with exit code 0.
-@pytest.mark.parametrize("end", ["kill -9 $$", "exit 0"])
-@pytest.mark.parametrize("before", ["", LAUNCHES], ids=["launcher", "driver"])
-def test_java_ends_while_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, end: str) -> None:
-    message, cure = _start(tmp_path, monkeypatch, before + end)
-    assert message == "Spark failed to start: its Java process was killed, or ended without a message"
+@pytest.mark.parametrize(
+    ("before", "end", "ended", "starts"),
+    [
+        ("", "kill -9 $$", "was killed, or ended without a message", 1),
+        (LAUNCHES, "kill -9 $$", "was killed (SIGKILL)", 1),
+        (LAUNCHES, "kill -15 $$", "was killed (SIGTERM)", 1),
+        (LAUNCHES, "exit 0", "was killed, or ended without a message", 2),
+        # As a crash, which an archive can be the reason of.
+        (LAUNCHES, "kill -6 $$", "was killed (SIGABRT)", 2),
+    ],
+    ids=["launcher", "SIGKILL", "SIGTERM", "no error", "SIGABRT"],
+)
+def test_java_ends_while_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, end: str, ended: str, starts: int
+) -> None:
+    counted = tmp_path / "starts"
+    message, cure = _start(tmp_path, monkeypatch, f"{before}echo >> {counted}\n{end}")
+    assert message == f"Spark failed to start: its Java process {ended}"
     assert "too little memory" in cure
+    # Without the archive, if it may be the reason: a process that was killed is not started again.
+    assert len(counted.read_text()) == starts
 
 
 def test_checkpoints_of_streams_are_written_without_processes() -> None:
@@ -143,3 +168,13 @@ def test_a_variable_that_names_another_place(monkeypatch: pytest.MonkeyPatch, na
     with pytest.raises(EngineError, match=f"the variable {name} ") as failed:
         start_session(slots=1)
     assert name in failed.value.cure
+
+
+def test_a_spark_connect_server_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark itself tries for many minutes, without a message."""
+    monkeypatch.setattr(session, "CONNECT_SECONDS", 0.5)
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(EngineError, match=f"server 127.0.0.1:{port} cannot be reached: no connection within") as caught:
+        start_session(slots=1, remote=f"sc://127.0.0.1:{port}/;token=secret-token")
+    assert "secret-token" not in f"{caught.value} {caught.value.cure}"

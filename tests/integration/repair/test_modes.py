@@ -14,7 +14,8 @@ import pytest
 import trueup
 from support.repair import ITEMS, NodesWith, Rows
 from trueup.errors import CheckFailed, ConfigError
-from trueup.verbs.repair import run
+from trueup.task.compare.rerun import rerun_keys
+from trueup.verbs.repair import run, verify
 from trueup.verbs.repair.settle import STALE, UNSAID
 from trueup.verbs.repair.write import write_nodes
 
@@ -110,6 +111,22 @@ def test_majority_of_three_nodes(nodes_with: NodesWith) -> None:
     again = nodes.repair(report, source_of_truth="n2", stale="apply", execute=True)
     assert again.verdict == "REPAIRED"
     assert nodes.rows()[0] == nodes.rows()[1] == nodes.rows()[2] == [ONE, TWO, OTHER_THREE, FOUR]
+
+
+def test_a_warning_of_the_engine_while_rows_are_compared_again(
+    nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a Spark that was lost: it is part of the result, once."""
+
+    def rerun(*arguments: Any, **options: Any) -> Any:
+        rerun, result = rerun_keys(*arguments, **options)
+        monkeypatch.setattr(rerun.run.engine, "remarks", ["Spark was lost"], raising=False)
+        return rerun, result
+
+    monkeypatch.setattr(verify, "rerun_keys", rerun)
+    nodes = nodes_with(ITEMS, A, B)
+    result = nodes.repair(nodes.diff(), source_of_truth="n1", execute=True)
+    assert [remark for remark in result.remarks if "Spark" in remark] == ["Spark was lost"]
 
 
 def test_a_stale_row_is_left_unless_stale_is_apply(nodes_with: NodesWith) -> None:

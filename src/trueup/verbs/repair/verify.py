@@ -30,6 +30,8 @@ def verify(ending: Ending, table: RepairTable, progress: Progress, shared: Share
         ending.remaining = rerun.state.suspects.count
         if rerun.state.failures or rerun.state.stopped:
             ending.failed[_RERUN] = "; ".join(result.incomplete)
+        # Such as a Spark that was lost meanwhile.
+        ending.remarks += [remark for remark in rerun.run.engine.remarks if remark not in ending.remarks]
         # Rows that change all the time may differ at every look: they remain, and the repair did not fail.
         ending.remarks += [] if ending.failed else [f"verified: {reason}" for reason in result.incomplete]
 

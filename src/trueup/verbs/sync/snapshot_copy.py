@@ -96,8 +96,6 @@ def copy_all(
                 work = replace(work, plan=aside.only(plan, live, ()), epoch=epoch)
         reshaped.copy_later(request, target, log, live)
         state.set_phase(target, request.name, epoch, "copied")
-        for remark in engine.remarks:
-            progress.say(remark)
         progress.say(f"copied {counted(rows, 'row')}")
         return refused
     finally:

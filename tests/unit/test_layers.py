@@ -172,6 +172,7 @@ LATE = {
         "pandas",
         "numpy",
         "rich",
+        "grpc",
         "jinja2",
         "deltalake",
         "chdb",

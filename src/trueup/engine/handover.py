@@ -225,8 +225,8 @@ class HandOverEngine:
         with self._lock:
             if waited > SLOW_START_SECONDS and not self._is_start_noted:
                 self._is_start_noted = True
-                error = EngineError(f"its Java process did not answer within {waited:.0f} s")
-                self._warn("Spark was not started, and threads of this process did all the work", error)
+                text = f"Spark has not started within {waited:.0f} s, and threads of this process did the work"
+                self._warn(text, EngineError("its Java process may hang"))
 
     def _lose(self, waves: Waves, error: Exception) -> None:
         """Use no more Spark: a wave has failed, and not one of its tasks."""

@@ -16,6 +16,11 @@ from trueup.testing.processes import wait_until
 
 # Fast to start, and small: several JVMs share the machine.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Xss4m"
+# The beginning of a script that takes the place of Java. As a command, the launcher prints an empty line, and then its
+# words, each with a NUL.
+LAUNCHES = r"""case "$*" in *launcher.Main*) printf '\n%s\0Submit\0' "$0"; exit 0 ;; esac
+echo "WARNING: Using incubator modules: jdk.incubator.vector" >&2
+"""
 # A session that does not compile its queries, and one that does, which is the default.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.spark import LAUNCHES
 from trueup.engine.archive import Archive, archive_for
 from trueup.engine.cache import cache_folder
 from trueup.engine.java import JavaHome
@@ -249,7 +250,7 @@ def test_a_java_that_does_not_start_without_the_archive_either(
 ) -> None:
     program = java.path / "bin" / "java"
     program.parent.mkdir()
-    program.write_text('#!/bin/sh\necho "$SPARK_SUBMIT_OPTS" >> ../starts\nexit 1\n')
+    program.write_text(f'#!/bin/sh\n{LAUNCHES}echo "$SPARK_SUBMIT_OPTS" >> ../starts\nexit 1\n')
     program.chmod(0o700)
     monkeypatch.setenv("JAVA_HOME", str(java.path))
     (tmp_path / "work").mkdir()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
+from support.spark import LAUNCHES
 from trueup.engine import session
 from trueup.engine.session import lasting_conf, start_session
 from trueup.errors import EngineError
@@ -35,11 +36,6 @@ try:
     session.start_session(slots=1, seconds=3.0 if {is_limited} else 0.0)
 except EngineError as failed:
     print(failed.message, failed.cure, sep="\\n")
-"""
-
-# As a command, the launcher prints an empty line, and then its words, each with a NUL.
-LAUNCHES = r"""case "$*" in *launcher.Main*) printf '\n%s\0Submit\0' "$0"; exit 0 ;; esac
-echo "WARNING: Using incubator modules: jdk.incubator.vector" >&2
 """
 
 

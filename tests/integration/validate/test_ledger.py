@@ -60,7 +60,7 @@ class Ledger(threading.Thread):
             with psycopg.connect(self.uri) as first, psycopg.connect(self.uri) as second:
                 while not self.ended.is_set():
                     self._step(first, second)
-                    # Shorter pauses would only cost processor time: some hundred commits are enough.
+                    # Shorter pauses would only cost processor time.
                     time.sleep(self.random.choice((0, 0.002, 0.02, 0.06)))
         except BaseException as error:
             self.problem = error

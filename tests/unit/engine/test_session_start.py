@@ -61,13 +61,14 @@ def _start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, *, is_l
     ("before", "end", "ended", "starts"),
     [
         ("", "kill -9 $$", "was killed, or ended without a message", 1),
+        ("", "exit 0", "was killed, or ended without a message", 1),
         (LAUNCHES, "kill -9 $$", "was killed (SIGKILL)", 1),
         (LAUNCHES, "kill -15 $$", "was killed (SIGTERM)", 1),
         (LAUNCHES, "exit 0", "was killed, or ended without a message", 2),
         # As a crash, which an archive can be the reason of.
         (LAUNCHES, "kill -6 $$", "was killed (SIGABRT)", 2),
     ],
-    ids=["launcher", "SIGKILL", "SIGTERM", "no error", "SIGABRT"],
+    ids=["launcher, SIGKILL", "launcher, no error", "SIGKILL", "SIGTERM", "no error", "SIGABRT"],
 )
 def test_java_ends_while_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, end: str, ended: str, starts: int

@@ -115,6 +115,8 @@ class Certificate:
     # When the last block was hashed, or the run ended.
     completed_at: datetime
     void: Void | None = None
+    # When the first of an unbroken sequence of valid certificates was proven; it is set when the certificate is stored.
+    valid_since: datetime | None = field(default=None, compare=False)
 
     @property
     def is_valid(self) -> bool:

@@ -176,7 +176,7 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         row["validation"], row["source"], row["how"], CertifiedTable.from_json(row["source_table"]),
         CertifiedTable.from_json(row["target_table"]), tuple(row["key"]), Compared(**row["compared"]),
         row["proven_at"], row["completed_at"],
-        None if row["void_reason"] is None else Void(row["void_reason"], row["void_at"]),
+        None if row["void_reason"] is None else Void(row["void_reason"], row["void_at"]), row["valid_since"],
     )  # fmt: skip
 
 

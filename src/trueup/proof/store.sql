@@ -35,30 +35,36 @@ CREATE TABLE IF NOT EXISTS trueup.certificate_block (
 );
 -- The last watch (see verbs/validate/proving/record.py) in which a change has touched the block, or it was stored.
 ALTER TABLE trueup.certificate_block ADD COLUMN IF NOT EXISTS touched_in bigint NOT NULL DEFAULT 0;
+-- Since which proof the certificate has been valid, also if it was replaced by newer ones.
+ALTER TABLE trueup.certificate ADD COLUMN IF NOT EXISTS valid_since timestamptz;
 CREATE INDEX IF NOT EXISTS certificate_block_oldest
     ON trueup.certificate_block (validation, source, hashed_at NULLS FIRST)
 
 -- name: is_made
 SELECT to_regclass('trueup.certificate_block_oldest') IS NOT NULL
    AND EXISTS (SELECT FROM pg_attribute
-                WHERE attrelid = to_regclass('trueup.certificate_block') AND attname = 'touched_in') AS is_made
+                WHERE attrelid = to_regclass('trueup.certificate_block') AND attname = 'touched_in')
+   AND EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('trueup.certificate') AND attname = 'valid_since') AS is_made
 
 -- name: drop
 DROP TABLE IF EXISTS trueup.certificate, trueup.certificate_block
 
 -- name: certificates
-SELECT validation, source, how, source_table, target_table, key, compared, proven_at, completed_at, void_reason, void_at
+SELECT validation, source, how, source_table, target_table, key, compared, proven_at, completed_at, void_reason, void_at,
+       valid_since
   FROM trueup.certificate WHERE validation = %(validation)s ORDER BY source
 
 -- name: put
 INSERT INTO trueup.certificate (validation, source, how, source_table, target_table, key, compared, proven_at,
-       completed_at)
+       completed_at, valid_since)
 VALUES (%(validation)s, %(source)s, %(how)s, %(source_table)s, %(target_table)s, %(key)s, %(compared)s, %(proven_at)s,
-       %(completed_at)s)
+       %(completed_at)s, %(proven_at)s)
 ON CONFLICT (validation, source) DO UPDATE SET
     how = excluded.how, source_table = excluded.source_table, target_table = excluded.target_table, key = excluded.key,
     compared = excluded.compared, proven_at = excluded.proven_at, completed_at = excluded.completed_at,
-    void_reason = NULL, void_at = NULL
+    void_reason = NULL, void_at = NULL,
+    valid_since = CASE WHEN certificate.void_at IS NULL THEN certificate.valid_since ELSE excluded.valid_since END
  -- What was found before the event that voided the certificate does not lift it, and an older proof is no news.
  WHERE coalesce(certificate.void_at < excluded.proven_at, certificate.proven_at <= excluded.proven_at)
 RETURNING source

@@ -1,7 +1,7 @@
 """Sinks of tubes: the targets that the rows of touched keys are written to, each named by an address.
 
-Reading order: `base` (the protocol), `function` (your own Python function), `keys` and `options` (shared by sinks),
-`postgres` and `postgres_target`, `redis` and `redis_client`, `columns` (documents as Arrow) with `clickhouse`,
+Reading order: `base` (the protocol), `function` (your own Python function), `keys`, `options` and `once` (shared by
+sinks), `postgres` and `postgres_target`, `redis` and `redis_client`, `columns` (documents as Arrow) with `clickhouse`,
 `staging` (files of Spark tasks before the commit), `parquet` and `delta`, `documents` (rows as JSON) and `http` with
 `bulk`.
 """

@@ -22,6 +22,7 @@ from trueup.sinks.base import Document, Identity, Mark, Shards, SinkDown, SinkRe
 from trueup.sinks.documents import JsonRows
 from trueup.sinks.http import HttpServer, exact_json
 from trueup.sinks.keys import NEWEST, Place, Template, fixed_shard, key_parts, key_text
+from trueup.sinks.once import Once
 from trueup.sinks.options import Options
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class BulkSink:
         options.end()
         self._server = HttpServer.from_address(parts, prefix, environment, insecure=insecure)
         self._tables: dict[str, tuple[str, SourceTable]] = {}
-        self._made: set[str] = set()
+        self._warns = Once()
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Create the indexes with the types of our members."""
@@ -260,8 +261,7 @@ class BulkSink:
                 [f"the index {index} cannot store the documents: {made.reason}"], cure="use another index"
             )
         made.expect(200)
-        if index not in self._made:
-            self._made.add(index)
+        if self._warns(index):
             self._warn_unsafe(index)
 
     def _warn_unsafe(self, index: str) -> None:

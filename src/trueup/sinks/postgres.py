@@ -30,6 +30,7 @@ from trueup.rows.write.stage import stage
 from trueup.rows.write.upsert import insert_or_update
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable, StoredTable
 from trueup.sinks.keys import check_known, fixed_shard
+from trueup.sinks.once import Once
 from trueup.sinks.options import Options
 from trueup.sinks.postgres_target import (
     MARKS,
@@ -62,6 +63,7 @@ class PostgresSink:
         options.end()
         self._targets: dict[str, Target] = {}
         self._connection: Connection | None = None
+        self._warns = Once()
         # Fingerprints of the targets, by source table: see `lock_checked`.
         self._checked: dict[str, str | None] = {}
         # The temporary tables of the session, by source table.
@@ -81,10 +83,11 @@ class PostgresSink:
                 node=self.node.name,
             )
         with self._errors():
-            if not self._targets:
-                warn_unsafe(self._session(), self.node.name)
+            session = self._session()
+            if self._warns():
+                warn_unsafe(session, self.node.name)
             targets = [
-                ensure_target(self._session(), source, name, self._mapping, routed=source.routed and self._moves)
+                ensure_target(session, source, name, self._mapping, routed=source.routed and self._moves)
                 for source, name in zip(tables, names, strict=True)
             ]
         self._targets = {target.source.table: target for target in targets}

@@ -20,6 +20,7 @@ from trueup.errors import CheckFailed
 from trueup.sinks.base import Document, Identity, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.documents import JsonRows
 from trueup.sinks.keys import NEWEST, Place, Template, fixed_shard, is_older, key_parts, key_text
+from trueup.sinks.once import Once
 from trueup.sinks.options import Options
 from trueup.sinks.redis_client import parse_redis
 
@@ -51,6 +52,7 @@ class RedisSink:
         options.end()
         self._tables: dict[str, SourceTable] = {}
         self._client: Client | None = None
+        self._warns = Once()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
@@ -58,11 +60,10 @@ class RedisSink:
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Check the template, which must not name two documents alike, and the connection. Nothing is created."""
         self._template.check(tables, moves=self._mode == "set" and self._moves)
-        is_first = not self._tables
         self._tables = {source.table: source for source in tables}
         with self._errors():
             self._connected().ping()
-            if is_first and not self.address.is_cluster:
+            if self._warns() and not self.address.is_cluster:
                 self._warn_unsafe()
         self.close()
 

@@ -19,10 +19,14 @@ from support.fixtures import both_engines
 from support.validate import Copy
 from trueup.capture.log import slot
 from trueup.cli.main import run
+from trueup.proof import store
 from trueup.testing.postgres import Server
+from trueup.verbs.validate.fence import Fence, put_fence, wait_for
 from trueup.verbs.validate.proving import target, target_log
 from trueup.verbs.validate.proving.prove import Proof
 from trueup.verbs.validate.status import status_text
+from trueup.verbs.validate.to_certificate import tables_of_validation
+from trueup.verbs.validate.validator import Validator
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int)"
 PROOF: dict[str, Any] = {"both_sides": True, "scrub_share": 0.9, "scrub_rows": 50, "scrub_period": 7 * 86400.0}
@@ -380,6 +384,103 @@ def test_a_lagging_and_a_skipping_subscription(copy: Copy) -> None:
     copy.validation.resolve(None)
     assert copy.validation.prove().verdict in ("INCOMPLETE", "DIFFER")
     copy.until(lambda: copy.validation.prove().verdict == "DIFFER")
+
+
+def _with_resolved_error(copy: Copy) -> None:
+    """Let a row differ, and wait until it is listed as an error."""
+    proven(copy)
+    copy.down.execute("UPDATE t SET n = -1 WHERE id = 5")
+    _until_errors(copy, {("t", "5", "changed")})
+
+
+def test_a_certificate_that_becomes_valid_while_a_table_is_proven(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that differed when it was made may not have been checked yet when the marker is validated."""
+    _begin(copy)
+    _with_resolved_error(copy)
+    markers: list[int] = []
+    is_certified = threading.Event()
+    scrub, check_pending = Validator.scrub, Validator.check_pending
+    documents: list[dict[str, Any]] = []
+
+    def scrub_behind_marker(validator: Validator) -> None:
+        if markers and validator.positions.read >= markers[0]:
+            scrub(validator)
+            if store.certificates(validator.sessions.meta.connection, "v")["public.t"].is_valid:
+                is_certified.set()
+
+    def put_and_note(*arguments: Any) -> tuple[int, str]:
+        position, problem = put_fence(*arguments)
+        markers.append(position)
+        return position, problem
+
+    def wait_for_both(*arguments: Any, **options: Any) -> Fence:
+        fence = wait_for(*arguments, **options)
+        assert is_certified.wait(60)
+        if len(markers) == 1:
+            documents.extend(tables_of_validation(copy.validation.config, "v", [], meta_node="n2"))
+        return fence
+
+    monkeypatch.setattr(Validator, "scrub", scrub_behind_marker)
+    # Suspected rows are checked when the second marker is written.
+    monkeypatch.setattr(Validator, "check_pending", lambda validator: len(markers) != 1 and check_pending(validator))
+    monkeypatch.setattr("trueup.verbs.validate.proving.prove.put_fence", put_and_note)
+    monkeypatch.setattr("trueup.verbs.validate.proving.prove.wait_for", wait_for_both)
+    copy.validation.resolve(None)
+    assert copy.validation.prove().verdict == "DIFFER"
+    assert len(markers) == 2
+    assert [(document["verdict"], document["reason"]) for document in documents] == [
+        ("VOID", "not decided yet: 1 row that differed")
+    ]
+
+
+@pytest.mark.parametrize("verb", ["resolve", "clear"])
+def test_errors_that_are_resolved_by_hand_while_a_block_is_stored(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The block is hashed when the certificate is void, and stored when the row is still listed as an error."""
+    _begin(copy, scrub_rows=1000)
+    _with_resolved_error(copy)
+    scrub, void = Validator.scrub, store.void
+    is_idle, is_void = threading.Event(), threading.Event()
+
+    def scrub_later(validator: Validator) -> None:
+        if is_void.is_set():
+            scrub(validator)
+        is_idle.set()
+
+    def void_and_wait(*arguments: Any) -> None:
+        void(*arguments)
+        is_void.set()
+        # The scrub waits for the end of this transaction.
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        copy.until(lambda: copy.down.execute(waiting))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validator, "scrub", scrub_later)
+        assert is_idle.wait(60)
+        # The only block is due, once.
+        copy.down.execute("UPDATE trueup.certificate_block SET hashed_at = hashed_at - interval '30 days'")
+        patch.setattr("trueup.verbs.validate.row_errors.store.void", void_and_wait)
+        assert getattr(copy.validation, verb)(None) == 1
+    assert copy.validation.prove().verdict in ("INCOMPLETE", "DIFFER")
+    copy.until(lambda: copy.validation.prove().verdict == "DIFFER")
+
+
+@pytest.mark.parametrize("verb", ["resolve", "clear"])
+def test_errors_that_are_resolved_by_hand_before_there_is_a_certificate(copy: Copy, verb: str) -> None:
+    """The first pass of the scrub has passed their rows already."""
+    copy.both(TABLE)
+    copy.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 300) i")
+    copy.replicate("TABLES IN SCHEMA public")
+    copy.down.execute("UPDATE t SET n = -1 WHERE id = 5")
+    # Enough for one of six blocks.
+    copy.start("public.*", **{**PROOF, "scrub_share": 0.0001})
+    _until_errors(copy, {("t", "5", "changed")})
+    assert copy.status().tables[0].certificate is None
+    assert getattr(copy.validation, verb)(None) == 1
+    copy.validation.update(scrub_share=0.9)
+    copy.until(lambda: copy.status().tables[0].certificate)
+    assert copy.validation.prove().verdict == "DIFFER"
 
 
 def test_a_table_that_is_not_published_on_the_target_is_not_proven_after_a_scrub(copy: Copy) -> None:

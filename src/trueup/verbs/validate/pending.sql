@@ -130,6 +130,12 @@ SELECT e.key, CASE WHEN r.noted ?& %(columns)s::text[] THEN ARRAY(
 SELECT source, count(*) FROM trueup.validation_pending
  WHERE validation = %(name)s AND (op = 'truncate' OR (op IN ('scrub', 'target') AND checks > 0)) GROUP BY source
 
+-- name: undecided
+-- Rows of a table that differed, or that blocks which were read up to a position found to differ.
+SELECT count(*) FROM trueup.validation_pending
+ WHERE validation = %(name)s AND source = %(source)s
+   AND (op = 'truncate' OR (op IN ('scrub', 'target') AND checks > 0) OR first_lsn <= %(position)s)
+
 -- name: tables_of_errors
 SELECT DISTINCT source FROM trueup.validation_error
  WHERE validation = %(name)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s::bigint[])) AND state <> 'resolved'

@@ -131,10 +131,18 @@ def clear(meta: Meta, name: str, ids: Sequence[int] | None) -> int:
 
 
 def _void(meta: Meta, name: str, ids: Sequence[int] | None, reason: str) -> None:
-    """Void the certificates of tables whose rows may still differ, and are not listed any more."""
+    """Void the certificates of tables whose rows may still differ, and are not listed any more.
+
+    The pass of the scrub begins again: it may have passed these rows, and without a certificate there is none to void.
+    """
+    # No block is stored meanwhile: the scrub takes a row that is listed for decided, and a block that was hashed after
+    # the certificate was voided makes it valid again.
+    meta.rows("lock_row", name=name)
     if store.is_made(meta.connection):
         rows = meta.rows("tables_of_errors", FILE, name=name, ids=None if ids is None else list(ids))
         store.void(meta.connection, name, reason, [row["source"] for row in rows])
+        for row in rows:
+            meta.rows("restart_pass", name=name, source=row["source"])
 
 
 def _line(source: str, key: KeyValues, mismatch: Mismatch) -> dict[str, Any]:

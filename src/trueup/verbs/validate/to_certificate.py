@@ -31,8 +31,7 @@ def tables_of_validation(
             status = read_status(meta, name)
             known = store.certificates(meta.connection, name) if is_made else {}
             chosen = _chosen(status, tables)
-            suspects = {row["source"]: row["count"] for row in meta.rows("suspects", pending.FILE, name=name)}
-            return [_table(meta, status, each, known.get(each.source), suspects.get(each.source, 0)) for each in chosen]
+            return [_table(meta, status, each, known.get(each.source)) for each in chosen]
 
 
 def _chosen(status: Status, tables: Sequence[str]) -> list[TableStatus]:
@@ -46,10 +45,11 @@ def _chosen(status: Status, tables: Sequence[str]) -> list[TableStatus]:
     return [by_name.get(name) or by_name[f"public.{name}"] for name in tables or by_name]
 
 
-def _table(
-    meta: Meta, status: Status, table: TableStatus, certificate: Certificate | None, suspects: int
-) -> dict[str, Any]:
+def _table(meta: Meta, status: Status, table: TableStatus, certificate: Certificate | None) -> dict[str, Any]:
     blocks = store.blocks(meta.connection, status.name, table.source) if certificate else []
+    # Also rows that the scrub found and that were not checked yet: no marker is waited for.
+    last = max((block.source_lsn or 0 for block in blocks), default=0)
+    suspects = meta.value("undecided", pending.FILE, name=status.name, source=table.source, position=last)
     reason = "; ".join(_reasons(status, table, certificate, blocks, suspects))
     values: dict[str, Any] = {
         "table": table.source,

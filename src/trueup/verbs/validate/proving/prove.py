@@ -3,12 +3,16 @@
 A marker is written into the log of the target, then, when everything before it was judged, one into the log of the
 source. When that one is validated, too, a table with a valid certificate is equal on both nodes at these positions.
 That takes as long for a large table as for a small one.
+
+The table has had a valid certificate since before the markers. The rows that differed when the scrub made it are
+pending, at a position of the source that was read already: they are decided when the marker is validated. Those of a
+certificate that becomes valid meanwhile may be decided later.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -18,6 +22,7 @@ from trueup.config.model import Node
 from trueup.config.wording import counted
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import ServerPosition, server_position
+from trueup.proof import store
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for, write_marker
 from trueup.verbs.validate.history import TARGET
@@ -76,25 +81,44 @@ class Proof:
         return {**asdict(self), "tables": tables, "age_seconds": _age(self.at, now), "exit_code": self.exit_code}
 
 
+@dataclass(frozen=True)
+class _Known:
+    """The status of a validation; by table, since when its certificate has been valid, and the undecided rows."""
+
+    status: Status
+    # None: since before there was a record of it.
+    valid: Mapping[str, datetime | None]
+    suspects: Mapping[str, int]
+
+
 def prove(meta: Meta, name: str, nodes: tuple[Node, Node], tables: Sequence[str], *, timeout: float) -> Proof:
-    """Write markers on the nodes, wait until everything before them is judged, and return what is proven."""
+    """Write markers on the nodes, wait until everything before them is judged, and return what is proven.
+
+    If a certificate becomes valid meanwhile, markers are written again.
+    """
     start = time.monotonic()
-    stored, status = meta.need(name), read_status(meta, name)
-    at = datetime.now(timezone.utc)
-    target_position, problem = _prove_target(meta, name, nodes[1], stored, start + timeout)
-    source_position, other = put_fence(nodes[0], stored)
-    problem = problem or other
-    if problem:
-        fence = refused(status, source_position, problem)
-    else:
-        fence = wait_for(meta, name, source_position, timeout=max(0.0, start + timeout - time.monotonic()))
-    suspects = _wait_for_suspects(meta, name, tables, start + timeout)
-    status = read_status(meta, name)
+    deadline = start + timeout
+    before = _read(meta, name)
+    while True:
+        at, stored = datetime.now(timezone.utc), meta.need(name)
+        target_position, problem = _prove_target(meta, name, nodes[1], stored, deadline)
+        source_position, other = put_fence(nodes[0], stored)
+        problem = problem or other
+        if problem:
+            fence = refused(before.status, source_position, problem)
+        else:
+            fence = wait_for(meta, name, source_position, timeout=max(0.0, deadline - time.monotonic()))
+        known = _read_decided(meta, name, tables, deadline)
+        new = {table for table, since in known.valid.items() if (table, since) not in before.valid.items()}
+        if not (new & set(tables) and fence.validated) or time.monotonic() >= deadline:
+            break
+        before = known
     proofs = tuple(
-        _judged(status, table, fence, suspects.get(table.source, 0))
-        for table in status.tables
+        _judged(known, table, fence, is_new=table.source in new)
+        for table in known.status.tables
         if table.source in tables
     )
+    status = known.status
     return Proof(
         name, worst([proof.verdict for proof in proofs]), status.source, status.target, lsn_text(source_position),
         None if target_position is None else lsn_text(target_position), at.isoformat(timespec="milliseconds"),
@@ -132,8 +156,11 @@ def unproven(status: Status, table: TableStatus) -> list[str]:
     return reasons
 
 
-def _judged(status: Status, table: TableStatus, fence: Fence, suspects: int) -> TableProof:
+def _judged(known: _Known, table: TableStatus, fence: Fence, *, is_new: bool) -> TableProof:
+    status, suspects = known.status, known.suspects.get(table.source, 0)
     reasons = unproven(status, table)
+    if is_new and not reasons:
+        reasons.append("its certificate became valid while it was proven: prove it again")
     if not fence.validated:
         reasons.append(fence.reasons[0] if fence.reasons else "not all changes were validated in time")
     if suspects:
@@ -182,13 +209,23 @@ def _prove_target(meta: Meta, name: str, node: Node, stored: Stored, deadline: f
         time.sleep(_POLL_SECONDS)
 
 
-def _wait_for_suspects(meta: Meta, name: str, tables: Sequence[str], deadline: float) -> dict[str, int]:
-    """Wait until no row that differed is undecided; return those that are, by table."""
+def _read(meta: Meta, name: str) -> _Known:
+    """Read what is known about a validation, in one snapshot of the meta database."""
+    with meta.transaction():
+        meta.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        status = read_status(meta, name)
+        certificates = store.certificates(meta.connection, name)
+        suspects = {row["source"]: row["count"] for row in meta.rows("suspects", pending.FILE, name=name)}
+    valid = {table: one.valid_since for table, one in certificates.items() if one.is_valid}
+    return _Known(status, valid, suspects)
+
+
+def _read_decided(meta: Meta, name: str, tables: Sequence[str], deadline: float) -> _Known:
+    """Wait until no row of these tables that differed is undecided; return what is known then."""
     while True:
-        rows = meta.rows("suspects", pending.FILE, name=name)
-        found = {row["source"]: row["count"] for row in rows if row["source"] in tables}
-        if not found or time.monotonic() >= deadline or not meta.is_running(name):
-            return found
+        known = _read(meta, name)
+        if not known.suspects.keys() & set(tables) or time.monotonic() >= deadline or not meta.is_running(name):
+            return known
         time.sleep(_POLL_SECONDS)
 
 

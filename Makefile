@@ -3,7 +3,7 @@
 PYTHON = python3
 BIN = .venv/bin
 
-.PHONY: install demo test lint archive unit reference lock bench clean
+.PHONY: install demo test lint archive compiled unit reference lock bench clean
 
 install: .venv/.installed
 
@@ -20,7 +20,7 @@ demo: install
 
 test: install
 	@tests/install-tools
-	@$(MAKE) --no-print-directory -j 2 lint archive
+	@$(MAKE) --no-print-directory -j 2 lint archive compiled
 	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 lint: install
@@ -31,6 +31,10 @@ lint: install
 # Spark starts faster with it; tests pass without it.
 archive: install
 	-@$(BIN)/python tests/support/class_archive.py
+
+# Tests as pytest compiles them: each of its processes would do that.
+compiled: install
+	-@$(BIN)/pytest --collect-only -qq >/dev/null
 
 # Pure logic only: no server, no Spark, under a minute.
 unit: install

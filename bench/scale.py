@@ -213,8 +213,9 @@ def costs_of(found: Found, rows: int) -> Costs:
         spark_start=found.spark_start,
         job=found.jobs[0],
         slice=(found.jobs[1] - found.jobs[0]) / 5,
-        job_trips=0.0,
-        slice_trips=0.0,
+        # By --executors.
+        job_trips=MEASURED.job_trips,
+        slice_trips=MEASURED.slice_trips,
         start=max(0.0, found.starts[0] - none.server),
     )
 
@@ -232,7 +233,7 @@ def executor_latency(server: Server, rows: int) -> Iterator[str]:
     """Run on a cluster of two executors, with latency between them and the driver."""
     with databases(server, rows, ["none"]) as cases:
         for _, _, left, right in cases:
-            for latency in (0.0, 0.005, 0.02):
+            for latency in (0.0, 0.02, 0.1):
                 with ExitStack() as stack:
                     ports = [free_port(), free_port()]
                     for port in ports:

@@ -52,7 +52,7 @@ class Costs:
     start: float
 
 
-# By `bench/scale.py` on 2 cores (RESULTS-scale.md), without other work; `start` and `recheck` by
+# By `bench/scale.py` on 2 cores (RESULTS-scale.md), without other work, the trips with executors by `--executors`; `start` and `recheck` by
 # `bench/handover.py` on the same machine without other work (RESULTS-handover.md).
 MEASURED = Costs(
     hash_row=0.91e-6,
@@ -73,8 +73,8 @@ MEASURED = Costs(
     spark_start=2.5,
     job=0.052,
     slice=0.0084,
-    job_trips=0.0,
-    slice_trips=0.0,
+    job_trips=4.2,
+    slice_trips=0.7,
     start=0.7,
 )
 

@@ -401,7 +401,7 @@ def _start_error(log: Path, ended: str, error: Exception, text: str) -> EngineEr
         )
     home = "SPARK_HOME, " if os.environ.get("SPARK_HOME") else ""
     cure = f"check {home}JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local"
-    if "Master URL" in reason or "master with a master URL" in text:
+    if "Master URL" in reason:
         cure = "set master to local[N], spark://HOST:PORT, yarn or k8s://ADDRESS, or use --engine local"
     elif home and isinstance(error, OSError):
         cure = "unset SPARK_HOME, or set it to the folder of a Spark, or use --engine local"

@@ -142,6 +142,14 @@ def test_the_reason_in_what_java_writes(
     assert message == f"Spark failed to start: {reason}"
 
 
+def test_a_master_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = "org.apache.spark.SparkException: Could not parse Master URL: 'foo://bar'"
+    (tmp_path / "written").write_text(f'Exception in thread "main" {raised}\n')
+    message, cure = _start(tmp_path, monkeypatch, f"cat {tmp_path}/written >&2; exit 1")
+    assert message == f"Spark failed to start: {raised}"
+    assert cure.startswith("set master to ")
+
+
 def test_a_spark_home_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     message, cure = _start(tmp_path, monkeypatch, "exit 1")

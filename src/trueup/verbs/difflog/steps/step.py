@@ -33,9 +33,6 @@ from trueup.verbs.difflog.steps.merge import (
     time_columns,
 )
 
-# The columns of a frame that a step does not read.
-_REST = "__trueup_rest"
-
 
 class Step(NamedTuple):
     """The result of a step: the signed log, the changed states, all states, and the updates that came too late."""
@@ -159,8 +156,7 @@ def advance(
         _in(number, "cleared") if options.deletes else before.cleared,
         *(_in(number, name) for name in ("applied", "late")),
     )
-    packed, rest = _packed(frame, names, before)
-    merged = _merged(judge_updates(packed, names, options), before, types, columns, options, names, number)
+    merged = _merged(judge_updates(frame, names, options), before, types, columns, options, names, number)
     # A column that the updates do not have keeps its value, unless its rule is an expression or the entity is deleted.
     touched = [name for name in types if options.deletes or name in columns or options.rule(name).name == "expr"]
     versions = [name for name in types if replaces(name, options)]
@@ -172,7 +168,7 @@ def advance(
         {name: _after(number, since(name)) if name in touched else before.since[name] for name in versions},
     )
     taken = StepColumns(before, after, *(_in(number, name) for name in ("is applied", "late", "newest", "seen")))
-    kept = [name for name in packed.columns if name not in (names.every, _REST)]
+    kept = [name for name in frame.columns if name != names.every]
     # Only the values of the fast supplier are taken from the newest update.
     kept += [taken.applied, taken.late, *([taken.newest] if options.of_entity else [])]
     kept += [names.now_cleared] if options.deletes else []
@@ -185,7 +181,6 @@ def advance(
     seen = f"named_struct('rows', size({every}), 'lowest', get({every}, 0).F, 'highest', {newest_fast})"
     seen = f"CASE WHEN size({every}) > 0 THEN {seen} END"
     stepped = merged.select(
-        *[f.col(_REST).getField(name).alias(name) for name in rest],
         *cols(kept),
         f.greatest(col(before.fast), newest).alias(after.fast),
         f.when(col(taken.applied), 1 + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
@@ -194,18 +189,6 @@ def advance(
         *_values(taken, types, touched, columns, options, has_updates, is_gone),
     )
     return stepped, taken
-
-
-def _packed(frame: DataFrame, names: Judgement, before: StateColumns) -> tuple[DataFrame, list[str]]:
-    """Return the frame with the columns that a step does not read in one struct, and their names.
-
-    Each projection of a step copies all columns: a struct is copied as a whole.
-    """
-    read = {names.every, names.first, before.fast, before.slow, before.deleted, before.cleared}
-    read |= {*before.columns.values(), *before.since.values()}
-    rest = [name for name in frame.columns if name not in read]
-    packed = frame.select(*cols(name for name in frame.columns if name in read), f.struct(*cols(rest)).alias(_REST))
-    return packed, rest
 
 
 def _merged(

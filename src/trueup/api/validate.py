@@ -206,6 +206,7 @@ class Validation:
         last checkpoint.
         """
         with self._meta() as meta:
+            _add_columns(meta)
             settings, meta_node = meta.need(self.name).settings, meta.node
         nodes = self._nodes(settings)
         spark = replace(self.config.spark, engine=engine) if engine else self.config.spark
@@ -255,11 +256,13 @@ class Validation:
     def resolve(self, ids: Sequence[int] | None) -> int:
         """Resolve errors by hand (None: all); return the number of errors."""
         with self._meta() as meta:
+            _add_columns(meta)
             return row_errors.set_state(meta, self.name, ids, "resolved")
 
     def clear(self, ids: Sequence[int] | None) -> int:
         """Delete errors (None: all); return the number of errors."""
         with self._meta() as meta:
+            _add_columns(meta)
             return row_errors.clear(meta, self.name, ids)
 
     def update(
@@ -396,3 +399,9 @@ def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in parameters.items()
         if name != "self" and value is not None
     }
+
+
+def _add_columns(meta: Meta) -> None:
+    """Add what the tables of an older version lack; a role that only uses the tables need not be able to."""
+    if not store.is_made(meta.connection):
+        meta.make()

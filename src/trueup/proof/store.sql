@@ -64,7 +64,8 @@ ON CONFLICT (validation, source) DO UPDATE SET
     how = excluded.how, source_table = excluded.source_table, target_table = excluded.target_table, key = excluded.key,
     compared = excluded.compared, proven_at = excluded.proven_at, completed_at = excluded.completed_at,
     void_reason = NULL, void_at = NULL,
-    valid_since = CASE WHEN certificate.void_at IS NULL THEN certificate.valid_since ELSE excluded.valid_since END
+    valid_since = coalesce(
+        CASE WHEN certificate.void_at IS NULL THEN certificate.valid_since END, excluded.valid_since)
  -- What was found before the event that voided the certificate does not lift it, and an older proof is no news.
  WHERE coalesce(certificate.void_at < excluded.proven_at, certificate.proven_at <= excluded.proven_at)
 RETURNING source

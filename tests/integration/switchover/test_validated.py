@@ -20,6 +20,7 @@ from trueup.verbs.switchover.phases import BudgetSpent
 from trueup.verbs.sync import round as round_of_sync
 from trueup.verbs.sync import state
 from trueup.verbs.sync.link import Link
+from trueup.verbs.validate.fence import Fence, wait_for
 
 SCHEMA = """
 CREATE TABLE people (id serial PRIMARY KEY, name text);
@@ -201,6 +202,23 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
     running.of("v").update(scrub_share=0.5)
     wait_until(lambda: not running.of("v").status().total("unchecked"))
     running.of("v").update(scrub_share=0.0)
+    # A row that was pending when the marker was validated is an error a moment later.
+    with monkeypatch.context() as patch:
+
+        def wait_and_find(*arguments: Any, **options: Any) -> Fence:
+            fence = wait_for(*arguments, **options)
+            if "every" in options:
+                moving.new.execute(
+                    "INSERT INTO trueup.validation_error (validation, source, target, key, kind, columns, op, lsn,"
+                    " first_at, last_at) VALUES ('v', 'public.people', 'public.people', '[\"6\"]', 'changed',"
+                    " '{name}', 'target', 1, now(), now() + interval '1 hour')"
+                )
+            return fence
+
+        patch.setattr("trueup.verbs.switchover.validated.wait_for", wait_and_find)
+        with pytest.raises(GateClosed, match=r"rows equal: .* has 1 open error: public\.people \(6\) changed"):
+            moving.execute(proof="validated")
+    moving.new.execute("DELETE FROM trueup.validation_error WHERE op = 'target'")
     # The validation hangs in the pause: everything is released when the budget is spent.
     with psycopg.connect(moving.new.uri) as lock, monkeypatch.context() as patch:
         pause = pauses.pause

@@ -386,7 +386,12 @@ def test_a_lagging_and_a_skipping_subscription(copy: Copy) -> None:
     copy.until(lambda: copy.validation.prove().verdict == "DIFFER")
 
 
-def _with_resolved_error(copy: Copy) -> None:
+def _documents(copy: Copy) -> list[dict[str, Any]]:
+    """Return what `trueup certificate` would state."""
+    return tables_of_validation(copy.validation.config, "v", [], meta_node="n2")
+
+
+def _with_error(copy: Copy) -> None:
     """Let a row differ, and wait until it is listed as an error."""
     proven(copy)
     copy.down.execute("UPDATE t SET n = -1 WHERE id = 5")
@@ -396,7 +401,7 @@ def _with_resolved_error(copy: Copy) -> None:
 def test_a_certificate_that_becomes_valid_while_a_table_is_proven(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows that differed when it was made may not have been checked yet when the marker is validated."""
     _begin(copy)
-    _with_resolved_error(copy)
+    _with_error(copy)
     markers: list[int] = []
     is_certified = threading.Event()
     scrub, check_pending = Validator.scrub, Validator.check_pending
@@ -417,7 +422,7 @@ def test_a_certificate_that_becomes_valid_while_a_table_is_proven(copy: Copy, mo
         fence = wait_for(*arguments, **options)
         assert is_certified.wait(60)
         if len(markers) == 1:
-            documents.extend(tables_of_validation(copy.validation.config, "v", [], meta_node="n2"))
+            documents.extend(_documents(copy))
         return fence
 
     monkeypatch.setattr(Validator, "scrub", scrub_behind_marker)
@@ -439,7 +444,7 @@ def test_errors_that_are_resolved_by_hand_while_a_block_is_stored(
 ) -> None:
     """The block is hashed when the certificate is void, and stored when the row is still listed as an error."""
     _begin(copy, scrub_rows=1000)
-    _with_resolved_error(copy)
+    _with_error(copy)
     scrub, void = Validator.scrub, store.void
     is_idle, is_void = threading.Event(), threading.Event()
 
@@ -481,6 +486,72 @@ def test_errors_that_are_resolved_by_hand_before_there_is_a_certificate(copy: Co
     copy.validation.update(scrub_share=0.9)
     copy.until(lambda: copy.status().tables[0].certificate)
     assert copy.validation.prove().verdict == "DIFFER"
+
+
+def test_a_row_that_differs_is_changed_after_the_marker(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subscription passes over the change of a missing row: the row is still to be decided at the marker."""
+    copy.both(TABLE)
+    copy.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 300) i")
+    copy.replicate("TABLES IN SCHEMA public")
+    copy.down.execute("DELETE FROM t WHERE id = 5")
+    copy.start("public.*", **{**PROOF, "row_error_delay": 600.0})
+    copy.until(lambda: copy.status().tables[0].certificate)
+
+    def put_and_change(*arguments: Any) -> tuple[int, str]:
+        position = put_fence(*arguments)
+        copy.up.execute("UPDATE t SET n = n + 1 WHERE id = 5")
+        return position
+
+    monkeypatch.setattr("trueup.verbs.validate.proving.prove.put_fence", put_and_change)
+    assert copy.validation.prove(timeout=4).verdict == "INCOMPLETE"
+    copy.until(lambda: copy.status().tables[0].pending_by_operation.get("update"))
+    (document,) = _documents(copy)
+    assert (document["verdict"], document["reason"]) == ("VOID", "not decided yet: 1 row that differed")
+
+
+def test_a_row_that_was_found_and_not_checked_yet_is_not_certified(copy: Copy) -> None:
+    """As after a kill between the two."""
+    _begin(copy)
+    proven(copy)
+    copy.stop()
+    assert [document["verdict"] for document in _documents(copy)] == ["PROVEN"]
+    for op in ("scrub", "target"):
+        copy.down.execute(
+            "INSERT INTO trueup.validation_pending (validation, source, key, op, first_lsn, last_lsn, xid, checks,"
+            " is_hot, samples, due_at) VALUES ('v', 'public.t', '[\"5\"]', %s, 1::bigint << 60, 1::bigint << 60, 0, 0,"
+            " false, '[]', now())",
+            [op],
+        )
+        assert [document["reason"] for document in _documents(copy)] == ["not decided yet: 1 row that differed"]
+        copy.down.execute("DELETE FROM trueup.validation_pending")
+
+
+def test_errors_are_resolved_in_tables_of_an_older_version(copy: Copy) -> None:
+    _begin(copy)
+    _with_error(copy)
+    copy.stop()
+    copy.down.execute("ALTER TABLE trueup.certificate DROP COLUMN valid_since")
+    copy.down.execute("ALTER TABLE trueup.validation_table DROP COLUMN voids")
+    assert copy.validation.resolve(None) == 1
+    certificate = copy.status().tables[0].certificate
+    assert certificate is not None
+    assert certificate["void"]["reason"] == "errors were resolved by hand"
+    copy.go_on()
+    copy.until(lambda: copy.validation.prove().verdict == "DIFFER")
+
+
+def test_a_table_that_is_removed_while_it_is_proven(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    _begin(copy, f"{TABLE}; CREATE TABLE u (id int PRIMARY KEY)")
+    proven(copy)
+
+    def put_and_remove(*arguments: Any) -> tuple[int, str]:
+        copy.validation.remove(["public.u"])
+        return put_fence(*arguments)
+
+    monkeypatch.setattr("trueup.verbs.validate.proving.prove.put_fence", put_and_remove)
+    proof = copy.validation.prove()
+    verdicts = {table.table: table.verdict for table in proof.tables}
+    assert (proof.verdict, verdicts["public.u"]) == ("INCOMPLETE", "INCOMPLETE")
 
 
 def test_a_table_that_is_not_published_on_the_target_is_not_proven_after_a_scrub(copy: Copy) -> None:

@@ -176,6 +176,14 @@ def test_what_happens_while_rows_are_compared(copy: Copy) -> None:
     copy.validation.restart(["public.t"])
     assert racing.record()
     copy.until(lambda: copy.status().tables[0].stage == "running" and _Racing(copy, spec).record() == "")
+    # Errors that are resolved by hand, without a certificate that could be voided.
+    copy.down.execute("UPDATE t SET n = 0 WHERE id = 7")
+    copy.until(lambda: copy.validation.count_errors() == 1)
+    copy.down.execute("DELETE FROM trueup.certificate")
+    racing = _Racing(copy, spec)
+    assert copy.validation.resolve(None) == 1
+    assert "altered while the rows were compared" in racing.record()
+    assert _certificate(copy) is None
     # As it is at the first start, before the first look.
     copy.stop()
     copy.down.execute("UPDATE trueup.validation SET servers = '{}'")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from trueup.verbs.validate.judge import Mismatch
 from trueup.verbs.validate.pending import Entry, Touch, key_text, key_values
 
@@ -50,6 +52,15 @@ def test_a_newer_change_restarts_the_delay() -> None:
     assert not entry.is_error(10_000, DELAY)
     # An older change that is read again after a crash has no effect.
     assert entry.touched(_touch(115)) is entry
+
+
+@pytest.mark.parametrize("op", ["scrub", "target"])
+def test_a_row_that_differed_before_a_change_stays_at_its_position(op: str) -> None:
+    """A marker between the two positions is not validated before the row is decided."""
+    entry = _failed(Entry.of("t", ("1",), Touch(op, 100, 100, 0, None)), mark=110, seconds=0)
+    entry = entry.touched(_touch(200))
+    assert (entry.op, entry.first_lsn, entry.last_lsn) == ("update", 100, 200)
+    assert _failed(entry, mark=210, seconds=1).first_lsn == 100
 
 
 def test_a_hot_row_is_proven_when_the_target_has_an_earlier_source_row() -> None:

@@ -157,6 +157,9 @@ class Validated:
                 time.sleep(_EVERY)
         if not fence.validated and budget.left <= 2 * _MARGIN:
             raise spent(budget.seconds, GATE, "; ".join(fence.reasons))
+        # What was pending when the fence was read may be an error now.
+        reasons = tuple(dict.fromkeys((*fence.reasons, *status.blind_spots)))
+        fence = replace(fence, errors=status.open_errors, reasons=reasons)
         # Settings can be changed while a validation runs: they are checked again.
         return [*self._open_errors(fence), *self._problems(stored, status)], self._checked(status)
 

@@ -169,7 +169,8 @@ class Checker:
     def suspect_table(self, table: str, touch: Touch) -> None:
         """Make a whole table pending, for a change that names no rows; merged with an entry that is not decided yet."""
         meta, name = self._sessions.meta, self._sessions.name
-        entry = Entry.of(table, (), replace(touch, op=TRUNCATE))
+        touch = replace(touch, op=TRUNCATE)
+        entry = Entry.of(table, (), touch)
         before = pending.known(meta, name, [entry.place]).get(entry.place)
         self.postpone([before.touched(touch) if before else entry], 0)
         self.pending += 1

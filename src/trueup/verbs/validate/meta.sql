@@ -93,6 +93,8 @@ ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS scrub_wanted timestamptz;
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS watch bigint NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS watch_known bigint NOT NULL DEFAULT 0;
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS rules jsonb;
+-- The number of events after which nothing that was compared before counts, also if there was no certificate to void.
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS voids bigint NOT NULL DEFAULT 0;
 -- What runs the validation, and with Spark its progress.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS engine jsonb NOT NULL DEFAULT '{}';
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
@@ -231,13 +233,14 @@ UPDATE trueup.validation_table SET identity = %(identity)s,
 
 -- name: missed
 -- All tables need a scrub; one in progress may already have passed rows.
-UPDATE trueup.validation_table SET missed = %(missed)s, unchecked = greatest(unchecked, 1),
+UPDATE trueup.validation_table SET missed = %(missed)s, unchecked = greatest(unchecked, 1), voids = voids + 1,
     scrub_began_at = NULL
  WHERE validation = %(name)s
 
 -- name: restart_pass
 -- A scrub in progress may already have passed rows whose changes were not seen.
-UPDATE trueup.validation_table SET scrub_began_at = NULL WHERE validation = %(name)s AND source = %(source)s
+UPDATE trueup.validation_table SET scrub_began_at = NULL, voids = voids + 1
+ WHERE validation = %(name)s AND (%(source)s::text IS NULL OR source = %(source)s)
 
 -- name: clock
 SELECT clock_timestamp()
@@ -401,7 +404,7 @@ DELETE FROM trueup.validation_table WHERE validation = %(name)s AND requested = 
 -- Nothing that was compared before counts: the table is unchecked until a complete scrub.
 UPDATE trueup.validation_table SET inserts = 0, updates = 0, deletes = 0, truncates = 0, unchecked = 1,
     scrub_rows = 0, scrub_passes = 0, scrub_began_at = NULL, scrubbed_at = NULL, identity = NULL, missed = '', requested = '',
-    scrub_once = true
+    scrub_once = true, voids = voids + 1
  WHERE validation = %(name)s AND requested = 'restart'
 
 -- name: drop_tables

@@ -85,7 +85,8 @@ class Entry:
         return replace(
             self,
             op=touch.op,
-            first_lsn=touch.first_lsn if self.op in _WITHOUT_POSITION else min(self.first_lsn, touch.first_lsn),
+            # Also of a row that differed before these changes: a marker between them must wait for its decision.
+            first_lsn=min(self.first_lsn, touch.first_lsn),
             last_lsn=touch.last_lsn,
             xid=touch.xid,
             committed_at=touch.at,

@@ -131,10 +131,10 @@ SELECT source, count(*) FROM trueup.validation_pending
  WHERE validation = %(name)s AND (op = 'truncate' OR (op IN ('scrub', 'target') AND checks > 0)) GROUP BY source
 
 -- name: undecided
--- Rows of a table that differed, or that blocks which were read up to a position found to differ.
+-- Rows of a table that a scrub or a change on the target found to differ, and changes before a position.
 SELECT count(*) FROM trueup.validation_pending
  WHERE validation = %(name)s AND source = %(source)s
-   AND (op = 'truncate' OR (op IN ('scrub', 'target') AND checks > 0) OR first_lsn <= %(position)s)
+   AND (op IN ('truncate', 'scrub', 'target') OR first_lsn <= %(position)s)
 
 -- name: tables_of_errors
 SELECT DISTINCT source FROM trueup.validation_error

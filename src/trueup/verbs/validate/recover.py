@@ -144,4 +144,5 @@ def store_gap(validator: Validator, error: SlotLost) -> str:
     with sessions.meta.transaction():
         sessions.meta.rows("gap", name=sessions.name, gap=as_json(gap))
         store.void(sessions.meta.connection, sessions.name, why)
+        sessions.meta.rows("restart_pass", name=sessions.name, source=None)
     return f"{error.message}; changes after {start} were not seen: a full check is needed"

@@ -138,11 +138,10 @@ def _void(meta: Meta, name: str, ids: Sequence[int] | None, reason: str) -> None
     # No block is stored meanwhile: the scrub takes a row that is listed for decided, and a block that was hashed after
     # the certificate was voided makes it valid again.
     meta.rows("lock_row", name=name)
-    if store.is_made(meta.connection):
-        rows = meta.rows("tables_of_errors", FILE, name=name, ids=None if ids is None else list(ids))
-        store.void(meta.connection, name, reason, [row["source"] for row in rows])
-        for row in rows:
-            meta.rows("restart_pass", name=name, source=row["source"])
+    rows = meta.rows("tables_of_errors", FILE, name=name, ids=None if ids is None else list(ids))
+    store.void(meta.connection, name, reason, [row["source"] for row in rows])
+    for row in rows:
+        meta.rows("restart_pass", name=name, source=row["source"])
 
 
 def _line(source: str, key: KeyValues, mismatch: Mismatch) -> dict[str, Any]:

@@ -86,9 +86,13 @@ class _Known:
     """The status of a validation; by table, since when its certificate has been valid, and the undecided rows."""
 
     status: Status
-    # None: since before there was a record of it.
-    valid: Mapping[str, datetime | None]
+    valid: Mapping[str, datetime]
     suspects: Mapping[str, int]
+
+    def proven(self, tables: Sequence[str]) -> set[tuple[str, datetime]]:
+        """Return those of the tables that nothing is missing for, and since when their certificates have been valid."""
+        known = [table for table in self.status.tables if table.source in tables]
+        return {(it.source, self.valid[it.source]) for it in known if not unproven(self.status, it)}
 
 
 def prove(meta: Meta, name: str, nodes: tuple[Node, Node], tables: Sequence[str], *, timeout: float) -> Proof:
@@ -109,14 +113,15 @@ def prove(meta: Meta, name: str, nodes: tuple[Node, Node], tables: Sequence[str]
         else:
             fence = wait_for(meta, name, source_position, timeout=max(0.0, deadline - time.monotonic()))
         known = _read_decided(meta, name, tables, deadline)
-        new = {table for table, since in known.valid.items() if (table, since) not in before.valid.items()}
-        if not (new & set(tables) and fence.validated) or time.monotonic() >= deadline:
+        new = known.proven(tables) - before.proven(tables)
+        if not (new and fence.validated) or time.monotonic() >= deadline:
             break
         before = known
+    by_name = {table.source: table for table in known.status.tables}
+    is_new = {table for table, _ in new}
     proofs = tuple(
-        _judged(known, table, fence, is_new=table.source in new)
-        for table in known.status.tables
-        if table.source in tables
+        _judged(known, by_name[table], fence, is_new=table in is_new) if table in by_name else _removed(table)
+        for table in dict.fromkeys(tables)
     )
     status = known.status
     return Proof(
@@ -175,6 +180,11 @@ def _judged(known: _Known, table: TableStatus, fence: Fence, *, is_new: bool) ->
     )
 
 
+def _removed(table: str) -> TableProof:
+    reason = "it was removed from the validation while it was proven"
+    return TableProof(table, "INCOMPLETE", (reason,), None, None, 0, 0, ())
+
+
 def _prove_target(meta: Meta, name: str, node: Node, stored: Stored, deadline: float) -> tuple[int | None, str]:
     """Write a marker on the target, and wait until changes were read up to it; return its position, and what is wrong.
 
@@ -216,7 +226,8 @@ def _read(meta: Meta, name: str) -> _Known:
         status = read_status(meta, name)
         certificates = store.certificates(meta.connection, name)
         suspects = {row["source"]: row["count"] for row in meta.rows("suspects", pending.FILE, name=name)}
-    valid = {table: one.valid_since for table, one in certificates.items() if one.is_valid}
+    # Certificates of an older version have no record of it.
+    valid = {table: one.valid_since or one.proven_at for table, one in certificates.items() if one.is_valid}
     return _Known(status, valid, suspects)
 
 

@@ -32,7 +32,7 @@ _WATCH_SECONDS = 30.0
 # What must not change while rows are compared: changes of it mean that changes of rows may have been missed.
 _EVENTS = (
     "target", "stage", "identity", "rules", "unchecked", "missed", "requested", "capture", "target_capture",
-    "target_problem",
+    "target_problem", "voids",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from base64 import b64decode
+from contextlib import closing
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -63,22 +64,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with open(folder + ".log", "a") as log:
             seen = {"sql": sql or body.decode(), "settings": settings, "query_id": params.get("query_id", "")}
             log.write(json.dumps(seen) + "\n")
-        session = opened(folder)
-        try:
-            for name, value in settings.items():
-                session.query(f"SET {name} = '{value}'")
-            if sql is None:
-                sql = body.decode()
-            elif body:
-                with tempfile.NamedTemporaryFile(suffix=".parquet", delete=False) as file:
+        with closing(opened(folder)) as session, tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+            try:
+                for name, value in settings.items():
+                    session.query(f"SET {name} = '{value}'")
+                if sql is None:
+                    sql = body.decode()
+                elif body:
                     file.write(body)
-                sql = re.sub(r"\s+FORMAT Parquet\s*$", f" FROM INFILE '{file.name}' FORMAT Parquet", sql)
-            data = session.query(sql, params.get("default_format", "TSV")).bytes()
-            self.reply(200, data, X_ClickHouse_Summary="{}")
-        except RuntimeError as error:
-            self.reply(500, str(error).encode(), X_ClickHouse_Exception_Code=1)
-        finally:
-            session.close()
+                    file.flush()
+                    sql = re.sub(r"\s+FORMAT Parquet\s*$", f" FROM INFILE '{file.name}' FORMAT Parquet", sql)
+                data = session.query(sql, params.get("default_format", "TSV")).bytes()
+                self.reply(200, data, X_ClickHouse_Summary="{}")
+            except RuntimeError as error:
+                self.reply(500, str(error).encode(), X_ClickHouse_Exception_Code=1)
 
     do_GET = do_POST
 

@@ -52,8 +52,8 @@ class Costs:
     start: float
 
 
-# By `bench/scale.py` on 2 cores (RESULTS-scale.md), without other work, the trips with executors by `--executors`; `start` and `recheck` by
-# `bench/handover.py` on the same machine without other work (RESULTS-handover.md).
+# By `bench/scale.py` on 2 cores (RESULTS-scale.md), without other work, the trips with executors by `--executors`;
+# `start` and `recheck` by `bench/handover.py` on the same machine without other work (RESULTS-handover.md).
 MEASURED = Costs(
     hash_row=0.91e-6,
     mark_row=1.47e-6,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -42,6 +43,9 @@ postgres.SETTINGS = {**postgres.SETTINGS, "autovacuum": "off"}
 # Tests start hundreds of commands: each would compile trueup again, which takes longer than to run it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Each process that imports numpy would start a thread per core, which waits actively.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _numbers = itertools.count(1)
 
@@ -96,6 +100,8 @@ def _clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 def server() -> Iterator[Server]:
     """The shared PostgreSQL server of the run: do not stop it or change its settings."""
     with Server.start(name="tests", bin_dir=PG_BIN) as started:
+        # The first session writes a file that new databases are copied with, and their sessions start faster.
+        started.database("template1").execute("SELECT")
         yield started
 
 
@@ -249,6 +255,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
         order[item] = (groups.index(group) if group in groups else len(groups), not is_spark)
     items.sort(key=lambda item: order[item])
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what was imported from garbage collection: it would visit hundreds of thousands of objects each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

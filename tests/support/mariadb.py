@@ -60,7 +60,13 @@ class MariaDb:
         import pymysql
 
         connection = pymysql.connect(
-            unix_socket=str(self.socket), user="root", database=database or None, charset="utf8mb4", autocommit=True
+            unix_socket=str(self.socket),
+            user="root",
+            database=database or None,
+            charset="utf8mb4",
+            autocommit=True,
+            # Otherwise the certificates of the system are read each time.
+            ssl_disabled=True,
         )
         try:
             with connection.cursor() as cursor:

@@ -34,7 +34,7 @@ from trueup.verbs.difflog.state import StateTable, state_rows
 from trueup.verbs.difflog.steps.step import Step, whole_step
 from trueup.verbs.difflog_ends.join_files import JoinResult, check_files, join_files
 from trueup.verbs.difflog_ends.judge import Proof
-from trueup.verbs.difflog_ends.prove import EXAMPLES, prove_clickhouse, prove_log, with_computed
+from trueup.verbs.difflog_ends.prove import EXAMPLES, is_small_proof, prove_clickhouse, prove_log, with_computed
 from trueup.verbs.difflog_ends.prune import Pruned, prune
 from trueup.verbs.difflog_ends.recompute import recomputed
 from trueup.verbs.difflog_ends.status import DiffLogStatus, status
@@ -158,7 +158,8 @@ class DiffLog:
             why_not = "no run has its chunk sets any more" if recompute else "as requested"
             return with_computed(proof, computed, why_not=why_not).with_altered(altered)
 
-        return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
+        small = partial(is_small_proof, self.config, paths)
+        return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json, small=small)
 
     def status(self) -> DiffLogStatus:
         """Return the last run, what waits for the next one, and the size of the state table, without Spark."""

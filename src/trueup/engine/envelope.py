@@ -5,16 +5,15 @@ A worker with another version of trueup refuses the tasks: it could read the sam
 
 from __future__ import annotations
 
-import gc
 import pickle
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trueup import __version__
 from trueup.db.reader import close_idle
 from trueup.engine.failures import INSTALL, REFUSED
+from trueup.engine.garbage import freeze_imports
 from trueup.engine.stalls import beat
 from trueup.engine.work import Finished, Room, Work, check_finished, perform
 from trueup.errors import EngineError
@@ -113,9 +112,3 @@ def _batch(results: list[bytes]) -> pa.RecordBatch:
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
-
-
-@cache
-def freeze_imports() -> None:
-    """Exclude imported objects from garbage collection, once per worker: Spark runs a full one after every slice."""
-    gc.freeze()

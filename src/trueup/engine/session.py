@@ -167,7 +167,8 @@ class _Remembered:
 def _remembering(session: SparkSession) -> SparkSession:
     """Let PySpark remember the class of its functions: it asks Java for it, and for the function, at every use."""
     view: Any = session.sparkContext._jvm
-    for name in ("functions", "PythonUtils"):
+    # Versions of PySpark use the short name, or the full one.
+    for name in ("functions", "org.apache.spark.sql.functions", "PythonUtils"):
         setattr(view, name, _Remembered(getattr(view, name)))
     return session
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from trueup.engine.envelope import packed, unpacked
+from trueup.engine.garbage import freeze_imports
 from trueup.errors import CheckFailed, ConfigError, NodeError
 from trueup.nodes.base import Moment
 from trueup.nodes.tables import TableSource
@@ -79,6 +80,7 @@ class ReadFiles:
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
 
+        freeze_imports()
         wanted: pa.Schema = unpacked(self._schema)
         for batch in batches:
             for number in batch.column(0).to_pylist():

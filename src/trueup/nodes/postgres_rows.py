@@ -17,6 +17,7 @@ from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.db.arrow import View, stream
+from trueup.engine.garbage import freeze_imports
 from trueup.rows.canonical import decode_row, text_of
 from trueup.rows.spec import ValueClass
 
@@ -44,6 +45,7 @@ class Packed:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         work = pickle.loads(zlib.decompress(self._data))
+        freeze_imports()
         return work.run(batches)  # type: ignore[no-any-return]
 
 

@@ -27,6 +27,7 @@ from trueup.db.connection import address_of
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import ServerPosition, server_position
+from trueup.engine.garbage import freeze_imports
 from trueup.engine.stalls import beat, beating
 from trueup.errors import CheckFailed, ConfigError
 from trueup.spark.errors import errors_for_spark
@@ -188,6 +189,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a batch, `batch_rows` at a time."""
+        freeze_imports()
         start, end = partition.value
         count = 0
         with self._slot() as slot:

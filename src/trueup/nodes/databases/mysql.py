@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
+from functools import cache
 from math import isfinite
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -414,13 +415,12 @@ class MySqlNode(SqlNode):
                     connection.close()
 
     def _connect(self) -> Any:
-        pymysql = _driver()
         address = self._address
         place: dict[str, Any] = {"unix_socket": address.socket} if address.socket else {"host": address.host}
         if "ssl_ca" in address.options:
             place |= address.options
         try:
-            connection = pymysql.connect(
+            connection = _connection_class()(
                 **place,
                 port=address.port,
                 user=address.user or None,
@@ -467,9 +467,24 @@ class MySqlNode(SqlNode):
         return "'" + value.replace("'", "''") + "'"
 
 
-def _driver() -> Any:
+@cache
+def _connection_class() -> Any:
+    """Return the class of connections of PyMySQL, whose objects share the settings of TLS if the address has none.
+
+    PyMySQL would read the certificates of the system for each connection, and not use them: that takes 20 ms.
+    """
     try:
-        import pymysql
+        from pymysql.connections import Connection
     except ImportError:
         raise ConfigError("a node of MySQL needs the library PyMySQL", cure="run pip install 'trueup[mysql]'") from None
-    return pymysql
+    shared: list[Any] = []
+
+    class Sharing(Connection):  # type: ignore[misc]
+        def _create_ssl_ctx(self, settings: Any) -> Any:
+            if settings:
+                return super()._create_ssl_ctx(settings)
+            if not shared:
+                shared.append(super()._create_ssl_ctx(settings))
+            return shared[0]
+
+    return Sharing

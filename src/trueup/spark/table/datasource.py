@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 
 from trueup.config.model import Node
 from trueup.db.arrow import stream
+from trueup.engine.garbage import freeze_imports
 from trueup.errors import CheckFailed
 from trueup.spark.errors import errors_for_spark
 from trueup.spark.table.options import parse_options
@@ -95,6 +96,7 @@ class TrueupReader(DataSourceReader):
         # Spark imports this module in the processes that only look formats up, which do not need pyarrow.
         from trueup.spark.table.decode import decode
 
+        freeze_imports()
         scan, part = self._scan, partition.value
         with errors_for_spark(scan.table):
             for batch in stream(

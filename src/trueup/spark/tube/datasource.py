@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 from trueup.config.model import Node
+from trueup.engine.garbage import freeze_imports
 from trueup.errors import CheckFailed
 from trueup.spark.errors import errors_for_spark
 from trueup.spark.tube.claims import Claims
@@ -126,6 +127,7 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the keys of one task with their rows."""
         from trueup.spark.tube.tasks import rows_of
 
+        freeze_imports()
         with errors_for_spark():
             yield from rows_of(partition.value)
 

@@ -101,13 +101,18 @@ def source_files(work: Path, names: Sequence[str], source: str) -> list[Path]:
     return [file for name in names for file in sorted((chunk_folder(work) / name / source).glob("*.parquet"))]
 
 
-def is_small(files: Iterable[Path]) -> bool:
-    """Return whether a new Java that compiles less needs less time for these Parquet files."""
+def is_small(files: Iterable[Path], most: int | None = None) -> bool:
+    """Return whether these Parquet files have few bytes: a new Java that compiles less needs less time for them."""
+    rest = SMALL_BYTES if most is None else most
     try:
-        return sum(file.stat().st_size for file in files) <= SMALL_BYTES
+        for file in files:
+            rest -= file.stat().st_size
+            if rest < 0:
+                return False
     except OSError:
-        # The run reports a file that it cannot read.
+        # The command reports a file that it cannot read.
         return False
+    return True
 
 
 def row_count(difflog: DiffLogConfig, facts: Mapping[str, Any]) -> int:

@@ -62,10 +62,12 @@ def write_states(run: Run, frame: RunFrame, outputs: Mapping[str, StateOutputs])
         }
         changed = [path for one, paths in files.items() if one.is_change and one.step == number for path in paths]
         every = [path for paths in files.values() for path in paths]
-        schema = new_only(frame.data, frame.steps[source], frame.options[source])
         for name, paths in ((outputs[source].changed, changed), (outputs[source].every, every)):
             with run.output(name) as folder:
-                _place(folder, paths, schema)
+                if paths:
+                    _place(folder, paths)
+                else:
+                    place_empty(folder, new_only(frame.data, frame.steps[source], frame.options[source]))
     shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -102,10 +104,7 @@ def _files(staging: Path, base: int, ends: range) -> list[Path]:
     return [path for end in ends for path in sorted((staging / f"{NUMBER}={base + end}").glob("*.parquet"))]
 
 
-def _place(folder: Path, files: list[Path], rows: DataFrame) -> None:
-    if not files:
-        place_empty(folder, rows)
-        return
+def _place(folder: Path, files: list[Path]) -> None:
     folder.mkdir(parents=True)
     for file in files:
         # Files of two spans may have the same name.

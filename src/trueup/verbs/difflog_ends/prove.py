@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,7 @@ from trueup.config.wording import counted
 from trueup.db.clickhouse import identifier, literal, names
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, ConfigError
+from trueup.verbs.difflog.chunks import is_small
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, DiffLogConfig
 from trueup.verbs.difflog.steps.merge import col, cols
@@ -32,6 +34,18 @@ from trueup.verbs.difflog_ends.recompute import Recomputed
 EXAMPLES = 20
 # The table is sorted by key and version, so that signs are added up key by key with little memory.
 _IN_ORDER = "SETTINGS optimize_aggregation_in_order = 1, max_bytes_before_external_group_by = 1000000000"
+
+# A new Java needs less processor time without its optimizing compiler up to here: 40 s instead of 59 s with 23 MB of
+# Parquet files (430,000 keys), and 120 s instead of 135 s with 84 MB.
+SMALL_PROOF_BYTES = 40_000_000
+
+
+def is_small_proof(difflog: DiffLogConfig, fast_log: Sequence[str]) -> bool:
+    """Return whether the files of the log and of its state, and these ones, have few bytes."""
+    folders = [place for place in (difflog.work, difflog.state.path, *fast_log) if Path(place).is_dir()]
+    others = [Path(place) for place in fast_log if place not in folders]
+    found = (file for folder in folders for file in Path(folder).rglob("*.parquet"))
+    return is_small(chain(others, found), SMALL_PROOF_BYTES)
 
 
 def prove_clickhouse(

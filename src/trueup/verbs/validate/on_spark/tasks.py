@@ -17,7 +17,8 @@ from trueup.capture.log.slot import lsn_number
 from trueup.capture.log.visible import wait_until_visible
 from trueup.config.model import Node
 from trueup.db.reader import borrow, close_idle
-from trueup.engine.envelope import freeze_imports, packed, unpacked
+from trueup.engine.envelope import packed, unpacked
+from trueup.engine.garbage import freeze_imports
 from trueup.engine.stalls import beat, beating
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError

@@ -27,9 +27,11 @@ class MariaDb:
         account = ["--user=root"] if os.getuid() == 0 else []
         data = folder / "data"
         install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", *account]
+        # A server deletes temporary tables that it finds when it starts, also those of another server.
+        own = {**os.environ, "TMPDIR": str(folder)}
         # A name server may not answer.
         command = [*install, "--skip-name-resolve", f"--datadir={data}"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=own)
         assert done.returncode == 0, done.stdout + done.stderr
         self._process = subprocess.Popen(
             [
@@ -39,6 +41,7 @@ class MariaDb:
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env=own,
         )
         until = time.monotonic() + 60
         while True:

@@ -83,7 +83,7 @@ def bouncer(databases: Mapping[str, Database], **settings: str) -> Iterator[Boun
         )
     )
     running.config.chmod(0o644)
-    process = subprocess.Popen([PROGRAM, "-q", str(running.config)], cwd="/", **account.popen_args())
+    process = subprocess.Popen(account.command([PROGRAM, "-q", str(running.config)]), cwd="/", **account.popen_args())
     try:
         wait_until(lambda: _answers(running, process), 30)
         yield running

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,13 @@ class Account:
             cure="Run trueup as an ordinary user.",
         )
 
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return a command that runs these words as this user, together with `popen_args`."""
+        return [*(_setpriv(self) if self.name else ()), *words]
+
     def popen_args(self) -> dict[str, Any]:
-        """Return the keyword arguments for `subprocess` that select this user."""
-        if not self.name:
+        """Return the keyword arguments for `subprocess` that select this user, if `command` cannot."""
+        if not self.name or _setpriv(self):
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
@@ -52,7 +58,7 @@ class Account:
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a command as this user, in a session that Ctrl-C does not reach, and capture its output."""
         return subprocess.run(
-            command,
+            self.command(command),
             capture_output=True,
             text=True,
             errors="replace",
@@ -72,6 +78,22 @@ class Account:
 
     def can_enter(self, folder: Path) -> bool:
         return not self.name or self.can_run(["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)])
+
+
+@cache
+def _setpriv(account: Account) -> tuple[str, ...]:
+    """Return the words before a command that select the user, or none if the program is missing or has other options.
+
+    To select it, Python would copy this process: 40 ms of processor time for one of 650 MB, instead of 1 ms.
+    """
+    program = shutil.which("setpriv")
+    if program is None:
+        return ()
+    user = (program, f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups", "--")
+    # setpriv has the rights of root until it has started a program: the shell finds only what the user can access.
+    words = (*user, "/bin/sh", "-c", 'exec "$0" "$@"')
+    done = subprocess.run([*words, "id", "-u"], capture_output=True, text=True, cwd="/", check=False)
+    return words if done.stdout.strip() == str(account.uid) else ()
 
 
 def temp_folder(prefix: str, account: Account) -> Path:

@@ -287,7 +287,7 @@ class Server:
         written = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program("postgres"), "-D", str(self.data_dir), "-c", f"config_file={config}"],
+                account.command([self._program("postgres"), "-D", str(self.data_dir), "-c", f"config_file={config}"]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

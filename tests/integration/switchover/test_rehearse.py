@@ -31,6 +31,7 @@ CREATE FUNCTION noisy() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; 
 CREATE TRIGGER noisy AFTER INSERT ON visits FOR EACH ROW EXECUTE FUNCTION noisy();
 ALTER TABLE visits ENABLE ALWAYS TRIGGER noisy;
 """
+CARRIED = "SELECT count(*) FROM people WHERE name LIKE 'w%'"
 ENABLED = "SELECT tgenabled::text FROM pg_trigger WHERE tgname = 'noisy'"
 
 
@@ -59,6 +60,10 @@ def working(moving: Moving) -> Iterator[list[int]]:
         thread.start()
     try:
         wait_until(lambda: all(counts))
+        # Two rounds at least: a sync that has not begun is refused while a rehearsal runs.
+        wait_until(lambda: moving.new.execute(CARRIED)[0][0] > 0)
+        copied = moving.new.execute(CARRIED)[0][0]
+        wait_until(lambda: moving.new.execute(CARRIED)[0][0] > copied)
         yield counts
     finally:
         stopped.set()
@@ -94,8 +99,7 @@ def test_a_rehearsal_on_a_live_system(moving: Moving) -> None:
         counted = list(counts)
         wait_until(lambda: all(now > then for now, then in zip(counts, counted, strict=True)))
         # The sync that was stopped for the rehearsal copies what is written now.
-        carried = "SELECT count(*) FROM people WHERE name LIKE 'w%'"
-        wait_until(lambda: moving.new.execute(carried)[0][0] > sum(counted))
+        wait_until(lambda: moving.new.execute(CARRIED)[0][0] > sum(counted))
     assert status(moving.request()).in_use == "old"
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     page = page_of(outcome.page)
@@ -145,9 +149,8 @@ def test_a_kill_in_the_pause_of_a_rehearsal(moving: Moving) -> None:
             before = list(counts)
             wait_until(lambda before=before: all(now > then for now, then in zip(counts, before, strict=True)))  # type: ignore[misc]
             assert moving.new.execute("SELECT state, token_hash FROM trueup.switchover") == [("use_next", None)]
-        carried = "SELECT count(*) FROM people WHERE name LIKE 'w%'"
         total = sum(counts)
-        wait_until(lambda: moving.new.execute(carried)[0][0] >= total)
+        wait_until(lambda: moving.new.execute(CARRIED)[0][0] >= total)
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     outcome = moving.rehearse()
     assert json.dumps(outcome.as_json())

@@ -191,3 +191,23 @@ def test_dense_differences_are_sent_in_limited_batches(
     nodes[1].execute("TRUNCATE items")
     result = compare(nodes, "items", engine="spark", recheck=0)
     assert (result.verdict, result.pairs["n1/n2"].missing) == ("DIFFER", 20000)
+
+
+def test_functions_are_looked_up_in_java_once(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark would ask Java for the class and the function at every use."""
+    from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
+    from pyspark.sql import functions as f
+
+    f.lower(f.col("a"))
+    asked: list[str] = []
+    send = GatewayClient.send_command
+
+    def counted(self: GatewayClient, command: str, *more: object, **options: object) -> object:
+        asked.append(command)
+        return send(self, command, *more, **options)
+
+    monkeypatch.setattr(GatewayClient, "send_command", counted)
+    f.lower(f.col("a"))
+    assert spark is not None
+    # Calls begin with `c`, questions about classes and their members with `r`.
+    assert [command[0] for command in asked if command[0] != "m"] == ["c", "c"]

@@ -129,6 +129,13 @@ def _spark_schema(path: Path) -> bytes | None:
         return None
 
 
+def spark_footer(schema: StructType) -> dict[str, str]:
+    """Return what Spark writes into the footer of a file: from it, Spark reads the types that Parquet does not have."""
+    import pyspark
+
+    return {_SPARK_SCHEMA.decode(): schema.json(), "org.apache.spark.version": pyspark.__version__}
+
+
 def write_empty(folder: Path, schema: StructType) -> bool:
     """Write a Parquet file without rows as Spark would, without a job; return False if a type is not one of Arrow."""
     kinds = {field.name: arrow_type(field.dataType) for field in schema.fields}
@@ -137,7 +144,7 @@ def write_empty(folder: Path, schema: StructType) -> bool:
     arrow = pa.schema([pa.field(field.name, kinds[field.name], field.nullable) for field in schema.fields])
     folder.mkdir(parents=True)
     with pq.ParquetWriter(folder / "part-00000.snappy.parquet", arrow, store_schema=False) as file:
-        file.add_key_value_metadata({_SPARK_SCHEMA: schema.json().encode()})
+        file.add_key_value_metadata(spark_footer(schema))
         file.write_table(arrow.empty_table())
     (folder / _SUCCESS).touch()
     return True

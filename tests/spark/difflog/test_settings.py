@@ -89,7 +89,7 @@ def test_an_unfinished_run_keeps_its_settings(
         raise StoreError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("trueup.verbs.difflog.outputs.commit_states", fail)
+        patch.setattr("trueup.verbs.difflog.outputs.Outputs.commit_states", fail)
         with pytest.raises(StoreError, match="disk full"):
             run(spark, log)
     with pytest.raises(CheckFailed, match=r"run 1 is unfinished, .*column dur is min, but .* max"):

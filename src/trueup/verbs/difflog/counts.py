@@ -1,8 +1,8 @@
-"""Counts the rows of the outputs of all steps in one query, so that an output without rows need not be computed."""
+"""Counts the updates and the rows of the steps of a run, in the query that computes the frame."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from trueup.verbs.difflog.steps.columns import StateColumns, StepColumns
 from trueup.verbs.difflog.steps.merge import col
-from trueup.verbs.difflog.steps.step import StateColumns, StepColumns, is_late, is_unchanged
+from trueup.verbs.difflog.steps.step import is_late, is_unchanged
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,8 @@ class Counts:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
-def count_rows(
-    data: DataFrame, first: StateColumns, steps: Mapping[str, StepColumns], more: Mapping[str, Column]
-) -> Counts:
-    """Count the rows of all steps of a frame; `more` are further aggregates."""
+def aggregates(first: StateColumns, steps: Mapping[str, StepColumns], more: Mapping[str, Column]) -> list[Column]:
+    """Return what `counts_of` reads, as aggregates over the rows of a frame; `more` are further ones."""
     values: list[Column] = [f.count(f.lit(1)), f.count(col(first.fast))]
     for step in steps.values():
         conditions = (col(step.applied), is_unchanged(step), is_late(step))
@@ -49,8 +48,12 @@ def count_rows(
         seen = col(step.seen)
         values += [f.coalesce(f.sum(seen.getField("rows")), f.lit(0))]
         values += [f.min(seen.getField("lowest")), f.max(seen.getField("highest"))]
-    every = [*values, *more.values()]
-    found = iter(data.agg(*[value.alias(f"v{number}") for number, value in enumerate(every)]).collect()[0])
+    return [*values, *more.values()]
+
+
+def counts_of(values: Iterable[Any], steps: Iterable[str], more: Iterable[str]) -> Counts:
+    """Return the counts from the values of these aggregates."""
+    found = iter(values)
     keys, known = next(found), next(found)
     counted = {source: StepCounts(*[next(found) for _ in range(6)]) for source in steps}
     return Counts(keys, known, counted, {name: next(found) for name in more})

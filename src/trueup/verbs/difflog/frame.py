@@ -1,13 +1,13 @@
 """The frame of a run: one row per key of the chunks, with old state, updates, and the state after each step.
 
-All inputs are shuffled and sorted by key together, once; the outputs are projections of the frame. The frame is
+All inputs are shuffled and sorted by key together, once; the outputs are computed from the frame. The frame is
 deterministic: a run that continues after a kill computes it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,20 +15,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from trueup.verbs.difflog import chunks, layout
-from trueup.verbs.difflog.counts import Counts
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
 from trueup.verbs.difflog.state import StateTable
+from trueup.verbs.difflog.steps.columns import Glue, StateColumns, StepColumns
 from trueup.verbs.difflog.steps.merge import col, collected, cols, element, quoted, time_columns
-from trueup.verbs.difflog.steps.step import (
-    StateColumns,
-    StepColumns,
-    advance,
-    old_states,
-    updated_columns,
-    updates_name,
-)
-from trueup.verbs.difflog.widen import Glue, glue, old_values, unpacked
+from trueup.verbs.difflog.steps.step import advance, old_states, updated_columns, updates_name
+from trueup.verbs.difflog.widen import glue, old_values, unpacked
 
 # The old state of a key, and whether a refused row has it, while the inputs are shuffled.
 _STATE = "__trueup_state"
@@ -39,10 +32,7 @@ _GIVEN = "__trueup_given"
 class RunFrame:
     """The frame, and the names of the columns that hold each step and its states."""
 
-    # The rows, kept by the executors: a plan that begins with them is short, and so is the time to make it.
     data: DataFrame
-    # How they are computed.
-    plan: DataFrame
     first: StateColumns
     steps: Mapping[str, StepColumns]
     options: Mapping[str, StepOptions]
@@ -51,13 +41,6 @@ class RunFrame:
     # The files of the state table that may contain one of the keys, and the buckets of the keys.
     files: tuple[str, ...]
     buckets: tuple[int, ...]
-    counts: Counts = field(default_factory=Counts)
-
-    def unpersist(self) -> None:
-        """Release the rows."""
-        java = getattr(self.data, "_jdf", None)
-        if java is not None:
-            java.queryExecution().logical().rdd().unpersist(False)
 
 
 def run_frame(
@@ -79,7 +62,7 @@ def run_frame(
         before = steps[source].after
     data = unpacked(data, values, steps[difflog.entity.name].newest if visits is not None else "")
     refused = {source: _refused(difflog, run, frame) for source, frame in frames.items()}
-    return RunFrame(data.localCheckpoint(eager=False), data, first, steps, options, refused, values, files, buckets)
+    return RunFrame(data, first, steps, options, refused, values, files, buckets)
 
 
 def without_expired(states: DataFrame, run: Run) -> DataFrame:

@@ -7,6 +7,7 @@ inserted: it may have been emptied, or restored from an older copy.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from trueup.db.clickhouse import literal
@@ -42,7 +43,9 @@ def check_target(difflog: DiffLogConfig, record: LogRecord, runs: Runs) -> None:
             check_mark(house, record.id, is_first=not inserted)
         finished = [run for run in inserted if run.has("clickhouse") and run.path("visit_log_wide").exists()]
         if finished:
-            _check_rows(house, difflog, finished[-1])
+            # A run that was killed while it was inserted may have cancelled rows of the one before.
+            interrupted = [run for run in inserted if run.number > finished[-1].number]
+            _check_rows(house, difflog, finished[-1], interrupted)
 
 
 def check_owner(difflog: DiffLogConfig, record: LogRecord) -> None:
@@ -83,10 +86,10 @@ def set_mark(house: ClickHouse, log: str) -> None:
         house.execute(f"ALTER TABLE {house.name} MODIFY COMMENT {literal(text)}")
 
 
-def _check_rows(house: ClickHouse, difflog: DiffLogConfig, run: Run) -> None:
+def _check_rows(house: ClickHouse, difflog: DiffLogConfig, run: Run, later: Sequence[Run]) -> None:
     """Raise StoreError if most of the versions that a finished run inserted are not in the table."""
-    files = sorted(run.path("visit_log_wide").glob("*.parquet"))
-    standing, expected = count_standing(house, files, difflog.entity.key)
+    files, later_files = _wide_files(run), [file for one in later for file in _wide_files(one)]
+    standing, expected = count_standing(house, files, difflog.entity.key, later_files)
     # A few may be missing: rows that were deleted on purpose, which `prove` lists.
     if 2 * standing < expected:
         raise StoreError(
@@ -94,3 +97,7 @@ def _check_rows(house: ClickHouse, difflog: DiffLogConfig, run: Run) -> None:
             " it was emptied, or restored from an older copy",
             cure="restore the table of the log, and list the keys that do not collapse with `trueup difflog prove`",
         )
+
+
+def _wide_files(run: Run) -> list[Path]:
+    return sorted(run.path("visit_log_wide").glob("*.parquet"))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trueup.verbs.difflog.steps.columns import LogColumns
+
 RuleName = Literal["replace", "sum", "min", "max", "append", "union", "last", "expr"]
 RULES: tuple[RuleName, ...] = ("replace", "sum", "min", "max", "append", "union", "last", "expr")
 
@@ -59,6 +61,11 @@ class StepOptions:
     def deletes(self) -> bool:
         """Whether an update can delete the entity."""
         return self.of_entity and bool(self.deleted)
+
+    @property
+    def log_columns(self) -> LogColumns:
+        """What the rows of the log are made of."""
+        return LogColumns(self.key, self.fast_version, self.multiplier)
 
     def rule(self, column: str) -> Rule:
         """Return the rule of a column; the default is `replace`."""

@@ -1,93 +1,220 @@
-"""The outputs of a run: each function writes one output and records it in the manifest."""
+"""The outputs of a run: computed from the frame in one pass, and recorded in the manifest one by one."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
-from trueup.engine.parquet_files import reader_of
+from trueup.engine.parquet_files import reader_of, spark_footer, write_empty
 from trueup.engine.progress import Progress
 from trueup.errors import StoreError
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
-from trueup.verbs.difflog.frame import RunFrame, without_expired
+from trueup.verbs.difflog.frame import without_expired
 from trueup.verbs.difflog.layout import Layout, choose_layout
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.mark import set_mark
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
-from trueup.verbs.difflog.spans import StateOutputs, write_states
+from trueup.verbs.difflog.spans import changed_by, spans_of, valid_after
 from trueup.verbs.difflog.state import DataFile, StateTable
+from trueup.verbs.difflog.steps.columns import StateColumns, StepColumns
 from trueup.verbs.difflog.steps.merge import col, cols
-from trueup.verbs.difflog.steps.step import diff, late, states_at
-from trueup.verbs.difflog.together import Output, write_together
-from trueup.verbs.difflog.widen import fast_state, fast_version_of_values, widen
+from trueup.verbs.difflog.steps.schemas import OutputSchemas
+from trueup.verbs.difflog.steps.sent import written_by_executors
+from trueup.verbs.difflog.steps.step import late
+from trueup.verbs.difflog.steps.write import (
+    NEW,
+    OLD,
+    ROWS_PER_FILE,
+    WIDE,
+    OutputPlan,
+    signed_of,
+    span_of,
+    write_files,
+)
+from trueup.verbs.difflog.stored import StoredFrame
 
-ROWS_PER_FILE = 500_000
-
-
-def write_old_states(difflog: DiffLogConfig, table: StateTable, run: Run, frame: RunFrame) -> None:
-    """Write `diff_log_0_state`: the old states of the visits in the chunk sets."""
-    options = difflog.step_options()
-    known = frame.data.where(col(frame.first.fast).isNotNull())
-    fast = fast_state(frame.glue, old=True)
-    more, versions = ([fast] if fast is not None else []), fast_version_of_values(old=True)
-    states = states_at(known, frame.first, options, more, versions)
-    write_together(run, [Output("diff_log_0_state", states, frame.counts.known)])
-    of = len(table.files(run.facts["state_version"]))
-    place = {"files": list(frame.files), "buckets": list(frame.buckets), "of": of}
-    run.done("diff_log_0_state", **place, **_size(run.path("diff_log_0_state")))
-
-
-def write_steps(difflog: DiffLogConfig, run: Run, frame: RunFrame, progress: Progress) -> None:
-    """Write the steps: of each the signed log, the changed states, all states, and the late rows."""
-    names = {source: f"diff_log_{number}_{source}" for number, source in enumerate(frame.steps, 1)}
-    waiting = [source for source, name in names.items() if not run.has(name)]
-    write_together(run, [one for source in waiting for one in _outputs_of_step(difflog, frame, source)])
-    places = {source: _place(difflog, source) for source in waiting}
-    states = {
-        source: StateOutputs(f"{place}/visits_patched_new_only", f"{names[source]}/visits_patched")
-        for source, place in places.items()
-    }
-    write_states(run, frame, states)
-    for source, name in names.items():
-        if source in waiting:
-            _note_step(difflog, run, source, name)
-        progress.advance()
+WIDE_LOG = "visit_log_wide"
+# A run with fewer keys is written by this process: a Spark job takes longer.
+_FEW = 50_000
 
 
-def _outputs_of_step(difflog: DiffLogConfig, frame: RunFrame, source: str) -> Iterator[Output]:
-    step, options, counts = frame.steps[source], frame.options[source], frame.counts.steps[source]
-    signed = f"{_place(difflog, source)}/visit_log_slow"
-    yield Output(signed, diff(frame.data, step, options), counts.changed)
-    late_rows = late(frame.data, step, options)
-    if counts.refused:
-        late_rows = late_rows.unionByName(frame.refused[source], allowMissingColumns=True)
-    yield Output(f"late/{source}", late_rows, counts.late + counts.refused)
+class Outputs:
+    """The outputs of a run: computed from its frame in one pass, then placed under their names one after the other."""
+
+    def __init__(self, session: SparkSession, difflog: DiffLogConfig, run: Run, stored: StoredFrame) -> None:
+        self.session, self.difflog, self.run, self.stored = session, difflog, run, stored
+        self.frame, self.counts = stored.frame, stored.counts
+        self.schemas = OutputSchemas(self.frame.data.schema, difflog.step_options().log_columns)
+        self.plan = self._plan()
+        self._files: dict[str, list[Path]] = {}
+
+    def _plan(self) -> OutputPlan:
+        frame = self.frame
+        spans = spans_of(frame.steps)
+        schemas = {
+            OLD: self.schemas.states(frame.first, frame.glue),
+            NEW: self.schemas.states(self.last, frame.glue),
+            WIDE: self.wide_schema,
+            **{signed_of(source): self.schemas.signed(step) for source, step in frame.steps.items()},
+            **{span_of(span, end): self.schemas.states(span.step.after) for span in spans for end in span.ends},
+        }
+        types = {name: column for step in frame.steps.values() for name, column in step.after.columns.items()}
+        types |= {name: frame.glue.place(name) for name in frame.glue.names if name not in types}
+        return OutputPlan(
+            names=tuple(self.stored.names),
+            log=self.schemas.log,
+            first=frame.first,
+            steps=frame.steps,
+            entity=self.difflog.entity.name,
+            glue=frame.glue,
+            spans=spans,
+            wide={name: types.get(name, "") for name in self.wide_schema.names},
+            footers={name: spark_footer(schema) for name, schema in schemas.items()},
+        )
+
+    @property
+    def last(self) -> StateColumns:
+        """The columns of the frame with the states after the last step."""
+        return [self.frame.first, *[step.after for step in self.frame.steps.values()]][-1]
+
+    @property
+    def wide_schema(self) -> StructType:
+        """The schema of the wide log."""
+        return self.schemas.wide(self.frame.steps.values(), self.frame.glue)
+
+    def compute(self) -> None:
+        """Write the rows of all outputs into the folder of the frame."""
+        folder, paths = str(self.stored.folder), [str(path) for path in self.stored.files]
+        if self.counts.keys <= _FEW:
+            written = write_files(paths, self.plan, folder)
+        else:
+            written = written_by_executors(self.session, paths, self.plan, folder)
+        for file in written:
+            self._files.setdefault(file.output, []).append(self.stored.folder / file.path)
+
+    def place_old_states(self, table: StateTable) -> None:
+        """Place `diff_log_0_state`: the old states of the visits in the chunk sets."""
+        name = "diff_log_0_state"
+        self._place(name, [OLD], self.schemas.states(self.frame.first, self.frame.glue))
+        of = len(table.files(self.run.facts["state_version"]))
+        place = {"files": list(self.frame.files), "buckets": list(self.frame.buckets), "of": of}
+        self.run.done(name, **place, **_size(self.run.path(name)))
+
+    def place_steps(self, progress: Progress) -> None:
+        """Place the steps: of each the signed log, the changed states, all states, and the late rows."""
+        for number, (source, step) in enumerate(self.frame.steps.items(), 1):
+            name = f"diff_log_{number}_{source}"
+            if not self.run.has(name):
+                self._place_step(number, name, source, step)
+            progress.advance()
+
+    def _place_step(self, number: int, name: str, source: str, step: StepColumns) -> None:
+        place = f"processing/{self.difflog.entity.name}_{source}"
+        signed, changed = f"{place}/visit_log_slow", f"{place}/visits_patched_new_only"
+        states, spans = self.schemas.states(step.after), self.plan.spans
+        self._place(signed, [signed_of(source)], self.schemas.signed(step))
+        self._place(changed, [span_of(*one) for one in changed_by(spans, number)], states)
+        self._place(f"{name}/visits_patched", [span_of(*one) for one in valid_after(spans, number)], states)
+        self._write_late(source, step)
+        reasons = _reasons(self.run.path(f"late/{source}"))
+        size = _size(self.run.path(signed))
+        self.run.done(
+            name,
+            diff=size["rows"],
+            new=_size(self.run.path(changed))["rows"],
+            late=sum(reasons.values()),
+            late_reasons=reasons,
+            bytes=size["bytes"],
+        )
+
+    def _write_late(self, source: str, step: StepColumns) -> None:
+        """Write the late rows with Spark: most runs have none."""
+        counts, refused = self.counts.steps[source], self.frame.refused[source]
+        rows = late(self.stored.rows, step, self.frame.options[source])
+        if counts.refused:
+            rows = rows.unionByName(refused, allowMissingColumns=True)
+        with self.run.output(f"late/{source}") as folder:
+            if counts.late + counts.refused:
+                rows.write.parquet(str(folder))
+            else:
+                _place_empty(self.session, folder, rows.schema)
+
+    def place_wide_log(self) -> None:
+        """Place `visit_log_wide`: the signed logs of all steps, with the dropped columns."""
+        self._place(WIDE_LOG, [WIDE], self.wide_schema)
+        self.run.done(WIDE_LOG, **_size(self.run.path(WIDE_LOG)))
+
+    def commit_states(self, table: StateTable) -> None:
+        """Write the new states, and replace the files that the layout names, in one commit."""
+        every = table.files(self.run.facts["state_version"])
+        layout = choose_layout(every, set(self.frame.files), set(self.frame.buckets), self.counts.keys)
+        if table.last_run() < self.run.number:
+            layout = _with_merged(self.session, table, layout, every)
+            states = self._new_states(table, layout)
+            added = table.write_files(states, self.run.number, changes=layout.changes_only)
+            record = self.run.facts["record"]
+            table.commit(self.run.number, states.schema, added, layout.replaced, record=record)
+        self.run.done("state", removed=len(layout.replaced), changes_only=layout.changes_only)
+
+    def _new_states(self, table: StateTable, layout: Layout) -> DataFrame:
+        """Return the states after the last step, and the untouched states from the files that are replaced."""
+        schema, files = self.schemas.states(self.last, self.frame.glue), self._files.get(NEW, [])
+        reader = self.session.read.schema(schema)
+        states = reader.parquet(*map(str, files)) if files else self.session.createDataFrame([], schema)
+        before = table.schema()
+        if before is not None and layout.replaced:
+            key = self.difflog.entity.key
+            keys = self.stored.rows.select(*cols(key))
+            untouched = table.read(self.session, layout.replaced, before).join(keys, list(key), "left_anti")
+            states = states.unionByName(untouched, allowMissingColumns=True)
+        if self.difflog.state.ttl_days:
+            states = states.withColumn(EXPIRES, expires(self.difflog, states))
+        if not layout.changes_only:
+            # A change that has expired stays: another file may have an older state of the key.
+            states = without_expired(states, self.run)
+        return states.select(*_ordered(self.difflog, states))
+
+    def _place(self, name: str, parts: Sequence[str], schema: StructType) -> None:
+        """Make the files of these parts an output: complete under its name, or not there."""
+        files = [file for part in parts for file in self._files.get(part, ())]
+        with self.run.output(name) as folder:
+            if not files:
+                _place_empty(self.session, folder, schema)
+                return
+            folder.mkdir(parents=True)
+            for number, file in enumerate(files):
+                _link(file, folder / f"part-{number:05d}-{file.name.removeprefix('part-')}")
+            (folder / "_SUCCESS").touch()
 
 
-def _place(difflog: DiffLogConfig, source: str) -> str:
-    return f"processing/{difflog.entity.name}_{source}"
+def _place_empty(session: SparkSession, folder: Path, schema: StructType) -> None:
+    """Write an output without rows."""
+    if not write_empty(folder, schema):
+        session.createDataFrame([], schema).coalesce(1).write.parquet(str(folder))
 
 
-def _note_step(difflog: DiffLogConfig, run: Run, source: str, name: str) -> None:
-    """Record that a step is complete."""
-    place = _place(difflog, source)
-    signed = _size(run.path(f"{place}/visit_log_slow"))
-    reasons = _reasons(run.path(f"late/{source}"))
-    run.done(
-        name,
-        diff=signed["rows"],
-        new=_size(run.path(f"{place}/visits_patched_new_only"))["rows"],
-        late=sum(reasons.values()),
-        late_reasons=reasons,
-        bytes=signed["bytes"],
-    )
+def _link(file: Path, target: Path) -> None:
+    """Hard-link a file, or copy it if the file system does not support links."""
+    try:
+        os.link(file, target)
+    except OSError:
+        shutil.copyfile(file, target)
+
+
+def check_table(difflog: DiffLogConfig, wide: StructType) -> None:
+    """Raise CheckFailed if the table in ClickHouse cannot store the log, before anything is written."""
+    if difflog.target.table:
+        with open_target(difflog.target) as house:
+            house.check_table(wide, key=difflog.entity.key, fast_version=difflog.entity.fast_version)
 
 
 def _reasons(folder: Path) -> dict[str, int]:
@@ -100,29 +227,11 @@ def _reasons(folder: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def wide_log(difflog: DiffLogConfig, frame: RunFrame) -> DataFrame:
-    """Return the signed logs of all steps, with the dropped columns."""
-    more = frame.glue.columns()
-    parts = []
-    for source, step in frame.steps.items():
-        signed = diff(frame.data, step, frame.options[source], more)
-        of_visits = source == difflog.entity.name
-        parts.append(widen(signed, signed.columns[: -len(more)], difflog, frame.glue, of_visits=of_visits))
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts).drop("Block")
-
-
-def check_table(difflog: DiffLogConfig, wide: DataFrame) -> None:
-    """Raise CheckFailed if the table in ClickHouse cannot store the log, before anything is written."""
-    if difflog.target.table:
-        with open_target(difflog.target) as house:
-            house.check_table(wide.schema, key=difflog.entity.key, fast_version=difflog.entity.fast_version)
-
-
 def write_wide_log(run: Run, wide: DataFrame) -> None:
-    """Write `visit_log_wide`."""
-    with run.output("visit_log_wide") as folder:
+    """Write `visit_log_wide` of a migration."""
+    with run.output(WIDE_LOG) as folder:
         wide.write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(str(folder))
-    run.done("visit_log_wide", **_size(run.path("visit_log_wide")))
+    run.done(WIDE_LOG, **_size(run.path(WIDE_LOG)))
 
 
 def is_committed(table: StateTable, run: Run) -> bool:
@@ -131,18 +240,6 @@ def is_committed(table: StateTable, run: Run) -> bool:
         table.sync()
         run.done("state")
     return run.has("state")
-
-
-def commit_states(session: SparkSession, difflog: DiffLogConfig, table: StateTable, run: Run, frame: RunFrame) -> None:
-    """Write the new states, and replace the files that the layout names, in one commit."""
-    every = table.files(run.facts["state_version"])
-    layout = choose_layout(every, set(frame.files), set(frame.buckets), frame.counts.keys)
-    if table.last_run() < run.number:
-        layout = _with_merged(session, table, layout, every)
-        states = _new_states(session, difflog, table, run, frame, layout)
-        added = table.write_files(states, run.number, changes=layout.changes_only)
-        table.commit(run.number, states.schema, added, layout.replaced, record=run.facts["record"])
-    run.done("state", removed=len(layout.replaced), changes_only=layout.changes_only)
 
 
 def _with_merged(session: SparkSession, table: StateTable, layout: Layout, every: Sequence[DataFile]) -> Layout:
@@ -156,43 +253,15 @@ def _with_merged(session: SparkSession, table: StateTable, layout: Layout, every
     return replace(layout, replaced=(*layout.replaced, *files))
 
 
-def _new_states(
-    session: SparkSession,
-    difflog: DiffLogConfig,
-    table: StateTable,
-    run: Run,
-    frame: RunFrame,
-    layout: Layout,
-) -> DataFrame:
-    """Return the states after the last step, and the untouched states from the files that are replaced."""
-    last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
-    fast = fast_state(frame.glue)
-    known = frame.data.where(col(last.fast).isNotNull())
-    more = [fast] if fast is not None else []
-    states = states_at(known, last, difflog.step_options(), more, fast_version_of_values())
-    schema = table.schema()
-    if schema is not None and layout.replaced:
-        untouched = table.read(session, layout.replaced, schema).join(
-            frame.data.select(*cols(difflog.entity.key)), list(difflog.entity.key), "left_anti"
-        )
-        states = states.unionByName(untouched, allowMissingColumns=True)
-    if difflog.state.ttl_days:
-        states = states.withColumn(EXPIRES, expires(difflog, states))
-    if not layout.changes_only:
-        # A change that has expired stays: another file may have an older state of the key.
-        states = without_expired(states, run)
-    return states.select(*_ordered(difflog, states))
-
-
 def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run, log: str) -> None:
     """Insert the wide log into ClickHouse, every file once; `log` is the id of the log.
 
     Raises StoreError if a file of the wide log is missing.
     """
-    _check_complete(run, "visit_log_wide")
-    files = sorted(run.path("visit_log_wide").glob("*.parquet"))
+    _check_complete(run, WIDE_LOG)
+    files = sorted(run.path(WIDE_LOG).glob("*.parquet"))
     resumed = bool(run.facts.get("inserting"))
-    schema = reader_of(session, files).parquet(str(run.path("visit_log_wide"))).schema
+    schema = reader_of(session, files).parquet(str(run.path(WIDE_LOG))).schema
     with open_target(difflog.target) as house:
         house.ensure_table(schema, key=difflog.entity.key, fast_version=difflog.entity.fast_version)
         set_mark(house, log)

@@ -13,13 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from trueup.engine.bulk_session import changed_settings
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog import chunks, input_checks, outputs, value_checks
+from trueup.verbs.difflog import chunks, input_checks, value_checks
 from trueup.verbs.difflog.counts import Counts, count_refused
-from trueup.verbs.difflog.frame import RunFrame, run_frame
+from trueup.verbs.difflog.frame import run_frame
 from trueup.verbs.difflog.manifest import Run, Runs
 from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.outputs import Outputs, check_table
 from trueup.verbs.difflog.record import LogRecord
 from trueup.verbs.difflog.state import StateTable
+from trueup.verbs.difflog.stored import StoredFrame, discard_frame
 
 # Arrays of updates are collected from sorted rows: a hash table of them would be sorted after its first 128 keys.
 SORTED = {"spark.sql.execution.useObjectHashAggregateExec": "false"}
@@ -28,7 +30,7 @@ SORTED = {"spark.sql.execution.useObjectHashAggregateExec": "false"}
 @contextmanager
 def prepared(
     session: SparkSession, difflog: DiffLogConfig, table: StateTable, runs: Runs, current: Run, record: LogRecord
-) -> Iterator[tuple[RunFrame, DataFrame]]:
+) -> Iterator[Outputs]:
     """Check all inputs, compute the frame, and only then record the run: what fails before leaves nothing behind."""
     with value_checks.input_errors(current):
         is_new = not current.is_recorded
@@ -40,37 +42,28 @@ def prepared(
             input_checks.check_unchanged(difflog, runs.work, current.facts["files"], current.number)
         updates = _read_updates(session, difflog, runs, current.facts)
         updates = chunks.typed_keys(difflog, updates, table.schema())
-        with changed_settings(session, SORTED):
-            frame = run_frame(session, difflog, table, current, updates)
-            counts = _counts(difflog, updates, frame)
         try:
-            frame = replace(frame, counts=_with_refused(counts, frame, runs, current.facts))
-            wide = outputs.wide_log(difflog, frame)
-            outputs.check_table(difflog, wide)
+            with changed_settings(session, SORTED):
+                frame = run_frame(session, difflog, table, current, updates)
+                stored = value_checks.check_values(difflog, updates, frame)
+            stored = replace(stored, counts=_with_refused(stored, runs, current.facts))
+            outputs = Outputs(session, difflog, current, stored)
+            check_table(difflog, outputs.wide_schema)
             if is_new:
                 record.write(table, runs)
                 current.begin()
-            yield frame, wide
+            yield outputs
         finally:
-            frame.unpersist()
+            discard_frame(runs.work)
 
 
-def _counts(difflog: DiffLogConfig, updates: dict[str, DataFrame], frame: RunFrame) -> Counts:
-    """Compute the frame and check its values; after an error nothing of it stays in memory."""
-    try:
-        return value_checks.check_values(difflog, updates, frame)
-    except BaseException:
-        frame.unpersist()
-        raise
-
-
-def _with_refused(counts: Counts, frame: RunFrame, runs: Runs, facts: dict[str, Any]) -> Counts:
+def _with_refused(stored: StoredFrame, runs: Runs, facts: dict[str, Any]) -> Counts:
     """Add the numbers of refused rows; they are counted only where the frame has fewer rows than the files."""
-    unknown = {}
+    counts, unknown = stored.counts, {}
     for source, found in counts.steps.items():
         files = chunks.source_files(runs.work, facts["chunks"], source)
         if facts["late_from"] or found.updates != sum(pq.read_metadata(file).num_rows for file in files):
-            unknown[source] = frame.refused[source]
+            unknown[source] = stored.frame.refused[source]
     refused = count_refused(unknown)
     steps = {source: replace(found, refused=refused.get(source, 0)) for source, found in counts.steps.items()}
     return replace(counts, steps=steps)

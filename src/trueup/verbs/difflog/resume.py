@@ -96,13 +96,18 @@ def count_inserted(house: ClickHouse, files: Sequence[Path], key: Sequence[str])
     )
 
 
-def count_standing(house: ClickHouse, files: Sequence[Path], key: Sequence[str]) -> tuple[int, int]:
+def count_standing(
+    house: ClickHouse, files: Sequence[Path], key: Sequence[str], later: Sequence[Path] = ()
+) -> tuple[int, int]:
     """Return how many of the versions that a finished run left standing are in the target, and how many are expected.
 
-    Counts a sample; 0 of 0 if the run left none.
+    Counts a sample; 0 of 0 if the run left none. Keys in the `later` files, which may be inserted, do not count.
     """
     slow, _ = _read_probes(files, key)
-    kept = {place: probe for place, probe in slow.items() if probe.total == 1}
+    _, first_keys = _sample_of(files, key)
+    later_rows = (table for path in later if first_keys is not None for table in _rows_of(path, key, first_keys))
+    changed = {values for table in later_rows for values in _keys(table, key)}
+    kept = {place: probe for place, probe in slow.items() if probe.total == 1 and place[0] not in changed}
     _query(house, key, kept, {})
     return sum(probe.found == 1 for probe in kept.values()), len(kept)
 
@@ -127,15 +132,9 @@ def _check_no_insert_is_running(house: ClickHouse) -> None:
 
 def _read_probes(files: Sequence[Path], key: Sequence[str]) -> tuple[dict[tuple[Key, int], _Probe], dict[Key, _Probe]]:
     """Return the signs of the run for a sample of keys: by (key, version) for slow, by key for fast versions."""
-    sampled: set[Key] = set()
-    firsts: list[Any] = []
-    for path in files:
-        for table in _sample(path, key):
-            sampled.update(_keys(table, key))
-            firsts.append(table.column(key[0]).combine_chunks())
-    if not firsts:
+    sampled, first_keys = _sample_of(files, key)
+    if first_keys is None:
         return {}, {}
-    first_keys = pa.chunked_array(firsts).unique()
     slow: dict[tuple[Key, int], _Probe] = defaultdict(_Probe)
     fast: dict[Key, _Probe] = defaultdict(_Probe)
     for number, path in enumerate(files):
@@ -146,6 +145,17 @@ def _read_probes(files: Sequence[Path], key: Sequence[str]) -> tuple[dict[tuple[
                     probe = slow[values, version] if slow_version > 0 else fast[values]
                     probe.add(number, sign)
     return slow, fast
+
+
+def _sample_of(files: Sequence[Path], key: Sequence[str]) -> tuple[set[Key], Any]:
+    """Return the sampled keys of these files, and the values of their first column; None if there are none."""
+    sampled: set[Key] = set()
+    firsts: list[Any] = []
+    for path in files:
+        for table in _sample(path, key):
+            sampled.update(_keys(table, key))
+            firsts.append(table.column(key[0]).combine_chunks())
+    return sampled, pa.chunked_array(firsts).unique() if firsts else None
 
 
 def _sample(path: Path, key: Sequence[str]) -> Iterator[pa.Table]:

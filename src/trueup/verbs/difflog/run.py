@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from trueup.engine.progress import Progress, Silent
 from trueup.verbs.difflog import chunks, input_checks, outputs
-from trueup.verbs.difflog.frame import RunFrame
 from trueup.verbs.difflog.manifest import Run, Runs, lock_work_folder, now
 from trueup.verbs.difflog.mark import check_target
 from trueup.verbs.difflog.migrate import finish_migration
 from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.outputs import Outputs
 from trueup.verbs.difflog.prepare import prepared
 from trueup.verbs.difflog.record import checked_record, open_record
 from trueup.verbs.difflog.result import RunResult, result_of
@@ -52,8 +52,8 @@ def run(
         is_committed = outputs.is_committed(table, current)
         progress.stage("steps", 1 if is_committed else 4 + len(chunks.sources(difflog)))
         if not is_committed:
-            with prepared(session, difflog, table, runs, current, record) as (frame, wide):
-                _write_outputs(session, difflog, table, current, frame, wide, progress)
+            with prepared(session, difflog, table, runs, current, record) as made:
+                _write_outputs(table, current, made, progress)
         if difflog.target.table and not current.has("clickhouse"):
             outputs.insert_log(session, difflog, current, record.id)
         progress.advance()
@@ -92,22 +92,15 @@ def _initial_facts(
     }
 
 
-def _write_outputs(
-    session: SparkSession,
-    difflog: DiffLogConfig,
-    table: StateTable,
-    current: Run,
-    frame: RunFrame,
-    wide: DataFrame,
-    progress: Progress,
-) -> None:
+def _write_outputs(table: StateTable, current: Run, made: Outputs, progress: Progress) -> None:
     """Write the outputs that are not complete yet: old states, one step per source, wide log, new states."""
+    made.compute()
     if not current.has("diff_log_0_state"):
-        outputs.write_old_states(difflog, table, current, frame)
+        made.place_old_states(table)
     progress.advance()
-    outputs.write_steps(difflog, current, frame, progress)
-    if not current.has("visit_log_wide"):
-        outputs.write_wide_log(current, wide)
+    made.place_steps(progress)
+    if not current.has(outputs.WIDE_LOG):
+        made.place_wide_log()
     progress.advance()
-    outputs.commit_states(session, difflog, table, current, frame)
+    made.commit_states(table)
     progress.advance()

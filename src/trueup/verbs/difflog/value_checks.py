@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import PySparkException
@@ -14,11 +15,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StructType, TimestampNTZType, TimestampType
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.counts import Counts, count_rows
+from trueup.verbs.difflog.counts import Counts
 from trueup.verbs.difflog.frame import RunFrame
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.steps.merge import col, cols, quoted
+from trueup.verbs.difflog.stored import StoredFrame, store_frame
 
 # What every version of ClickHouse stores as Date32 and DateTime64(6).
 _FIRST, _END = "1900-01-01", "2300-01-01"
@@ -44,15 +46,19 @@ def _check_versions(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], co
         )
 
 
-def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame: RunFrame) -> Counts:
-    """Compute the frame, count its rows, and raise CheckFailed for a value out of range, in ClickHouse or in Spark."""
+def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame: RunFrame) -> StoredFrame:
+    """Compute the frame, store and count its rows, and raise CheckFailed for a value out of range.
+
+    That is the range of ClickHouse, or of Spark.
+    """
     last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
     tested = _tested(frame) if difflog.target.table else {}
     parts = {_SLOWEST: f.max(col(last.slow)), **{name: f.max(condition) for name, condition in tested.items()}}
     try:
-        counts = count_rows(frame.data, frame.first, frame.steps, parts)
+        stored = store_frame(frame, Path(difflog.work), parts)
     except PySparkException as error:
         raise _overflow(difflog, updates, frame, error) or error from None
+    counts = stored.counts
     _check_versions(difflog, updates, counts)
     slow = counts.more[_SLOWEST] or 0
     if slow > (_LONGEST - difflog.multiplier) // difflog.multiplier:
@@ -64,7 +70,7 @@ def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame
     if wrong:
         reasons = [_out_of_range(difflog, updates, frame, column, tested[column]) for column in wrong[:5]]
         raise CheckFailed(list(dict.fromkeys(reasons)), cure=_CURE)
-    return counts
+    return stored
 
 
 def _tested(frame: RunFrame) -> dict[str, Column]:
@@ -134,8 +140,8 @@ def _overflow(
         values = [one.select(*key, col(name).cast("decimal(38,9)").alias(name)) for one, _ in parts]
         if name in frame.first.columns:
             old = col(frame.first.columns[name])
-            # By the plan, because only the old values are needed; the rows would compute the sums again.
-            values.append(frame.plan.select(*key, old.cast("decimal(38,9)").alias(name)))
+            # Only the old values are needed: the sums are not computed again.
+            values.append(frame.data.select(*key, old.cast("decimal(38,9)").alias(name)))
         sums = reduce(lambda one, other: one.union(other), values).groupBy(*key).agg(f.sum(quoted(name)).alias(name))
         row = sums.where(f.expr(f"try_cast({quoted(name)} AS {parts[0][1]})").isNull() & col(name).isNotNull()).first()
         if row is not None:

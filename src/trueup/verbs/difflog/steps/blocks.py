@@ -15,50 +15,36 @@ need not be cancelled (no block 1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column
-from pyspark.sql import functions as f
+# When a block is written.
+KNOWN, FASTER, UNKNOWN = "old_F <= new_F", "old_F < new_F", "old_F is null"
+# The state that a block contains, and the state whose fast version it has.
+OLD, MERGED, EMPTY = "old", "merged", "empty"
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block: sign, versions and state as Spark SQL over old_F, new_F, old_S, and the condition."""
+    """One block. Its slow version is `plus`, and with `after_old` also the old slow version.
+
+    `state` is OLD, MERGED or EMPTY, `fast` OLD or MERGED. It is not written if the state `unless` is a tombstone.
+    """
 
     number: int
     sign: int
-    slow: str
+    plus: int
+    after_old: bool
     fast: str
-    state: str  # old, merged, or empty
+    state: str
     when: str
+    unless: str = ""
 
-
-_KNOWN, _FASTER, _UNKNOWN = "old_F <= new_F", "old_F < new_F", "old_F IS NULL"
 
 BLOCKS = (
-    Block(1, -1, "coalesce(old_S, 0L)", "coalesce(old_F, new_F)", "old", f"{_KNOWN} AND NOT old_deleted"),
-    Block(2, +1, "1L + coalesce(old_S, 0L)", "coalesce(new_F, 0L)", "merged", f"{_KNOWN} AND NOT new_deleted"),
-    Block(3, -1, "0L", "coalesce(new_F, 0L)", "empty", _FASTER),
-    Block(4, +1, "0L", "coalesce(old_F, 0L)", "empty", _FASTER),
-    Block(5, +1, "1L", "coalesce(new_F, 0L)", "merged", f"{_UNKNOWN} AND NOT new_deleted"),
-    Block(6, -1, "0L", "coalesce(new_F, 0L)", "empty", _UNKNOWN),
+    Block(1, -1, 0, True, OLD, OLD, KNOWN, unless=OLD),
+    Block(2, +1, 1, True, MERGED, MERGED, KNOWN, unless=MERGED),
+    Block(3, -1, 0, False, MERGED, EMPTY, FASTER),
+    Block(4, +1, 0, False, OLD, EMPTY, FASTER),
+    Block(5, +1, 1, False, MERGED, MERGED, UNKNOWN, unless=MERGED),
+    Block(6, -1, 0, False, MERGED, EMPTY, UNKNOWN),
 )
-
-
-def blocks() -> Column:
-    """Return the numbers of all blocks as an array, to be exploded into one row per block and filtered by `when`."""
-    return f.array(*[f.lit(block.number) for block in BLOCKS])
-
-
-def of_block(column: str, states: Mapping[str, str] | None = None) -> str:
-    """Return Spark SQL for one column of the table above, by the number in `Block`.
-
-    `states` maps `old` and `merged` to the Spark SQL of these states.
-    """
-    texts = {
-        block.number: (states or {}).get(block.state, "NULL") if column == "state" else getattr(block, column)
-        for block in BLOCKS
-    }
-    cases = " ".join(f"WHEN {number} THEN {text}" for number, text in texts.items() if text != "NULL")
-    return f"CASE Block {cases} END"

@@ -129,16 +129,11 @@ def element(updates: DataFrame, options: StepOptions) -> Column:
 
 def collected(name: str) -> Column:
     """Return the elements of a key in this column as an array, from the oldest to the newest; NULL if it has none."""
-    every = f.collect_list(quoted(name))
-    by_rank = f.array_sort(
-        every,
-        lambda one, other: (
-            f.when(one.getField("rank") < other.getField("rank"), -1)
-            .when(one.getField("rank") > other.getField("rank"), 1)
-            .otherwise(0)
-        ),
-    )
-    return f.when(f.size(every) == 1, every).when(f.size(every) > 1, by_rank)
+    every = f"collect_list({quoted(name)})"
+    # No Python function: Spark would number its arguments, and compile the query of each run again.
+    order = "CASE WHEN one.rank < other.rank THEN -1 WHEN one.rank > other.rank THEN 1 ELSE 0 END"
+    by_rank = f"array_sort({every}, (one, other) -> {order})"
+    return f.expr(f"CASE WHEN size({every}) = 1 THEN {every} WHEN size({every}) > 1 THEN {by_rank} END")
 
 
 def folded_sql(array: str, types: Mapping[str, str], options: StepOptions) -> str:

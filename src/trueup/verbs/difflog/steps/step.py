@@ -7,15 +7,14 @@ state. So all steps of a run use one frame, without further joins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SINCE, SLOW, VERSION, StepOptions
-from trueup.verbs.difflog.steps.blocks import blocks, of_block
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, StepOptions
+from trueup.verbs.difflog.steps.columns import StateColumns, StepColumns
 from trueup.verbs.difflog.steps.late import Judgement, judge_updates
 from trueup.verbs.difflog.steps.merge import (
     ALL,
@@ -32,6 +31,10 @@ from trueup.verbs.difflog.steps.merge import (
     since,
     time_columns,
 )
+from trueup.verbs.difflog.steps.rows import signed_columns
+from trueup.verbs.difflog.steps.rows import states as state_columns
+from trueup.verbs.difflog.steps.schemas import OutputSchemas
+from trueup.verbs.difflog.steps.sent import mapped
 
 
 class Step(NamedTuple):
@@ -41,35 +44,6 @@ class Step(NamedTuple):
     patched_new_only: DataFrame
     patched: DataFrame
     late: DataFrame
-
-
-@dataclass(frozen=True)
-class StateColumns:
-    """The names of the columns of a frame that hold a state.
-
-    `cleared` has the version of the last deletion, `since` the versions of the values that a newer one replaces.
-    """
-
-    fast: str
-    slow: str
-    deleted: str
-    cleared: str
-    columns: Mapping[str, str]
-    since: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class StepColumns:
-    """The names of the columns of a frame that hold a step: the states before and after it, and its updates."""
-
-    before: StateColumns
-    after: StateColumns
-    # Whether the step changes the state; the updates that are kept aside; the newest one that is applied.
-    applied: str
-    late: str
-    newest: str
-    # A struct: the number of updates (`rows`), and their `lowest` and `highest` fast version.
-    seen: str
 
 
 def step(previous: DataFrame, updates: DataFrame, options: StepOptions) -> tuple[DataFrame, DataFrame, DataFrame]:
@@ -89,10 +63,16 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
     collection = collection.groupBy(*cols(options.key)).agg(collected(name).alias(name))
     both = states.join(collection, list(options.key), "full_outer")
     frame, taken = advance(both, before, before.fast, updated_columns(updates, options), options, 1)
+    log = options.log_columns
+    schemas = OutputSchemas(frame.schema, log)
+    # Without columns that no output needs: the rows are sent to Python.
+    rows = frame.drop(*(name for name in (taken.late, taken.newest, taken.seen) if name in frame.columns))
+    changed, known = rows.where(col(taken.applied)), rows.where(col(taken.after.fast).isNotNull())
+    of_states = schemas.states(taken.after)
     return Step(
-        diff=diff(frame, taken, options),
-        patched_new_only=new_only(frame, taken, options),
-        patched=patched(frame, taken, options),
+        diff=mapped(changed, signed_columns, (taken, log), schemas.signed(taken)),
+        patched_new_only=mapped(changed, state_columns, (taken.after, log), of_states),
+        patched=mapped(known, state_columns, (taken.after, log), of_states),
         late=late(frame, taken, options),
     )
 
@@ -277,47 +257,6 @@ def _types(frame: DataFrame, before: StateColumns, columns: Sequence[str], numbe
     return types
 
 
-def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
-    """Return the signed log of a step; `more` are further columns of the frame to add to each row."""
-    before, after = step.before, step.after
-    applied = frame.where(col(step.applied)).select(
-        *cols(options.key),
-        col(before.fast).alias("old_F"),
-        col(after.fast).alias("new_F"),
-        col(before.slow).alias("old_S"),
-        f.coalesce(col(before.deleted), f.lit(False)).alias("old_deleted"),
-        f.coalesce(col(after.deleted), f.lit(False)).alias("new_deleted"),
-        *cols(dict.fromkeys((*before.columns.values(), *after.columns.values()))),
-        *more,
-    )
-    blocked = applied.select("*", f.explode(blocks()).alias("Block")).where(of_block("when"))
-    state = []
-    for name, column in after.columns.items():
-        old = quoted(before.columns[name]) if name in before.columns else "NULL"
-        state.append(f.expr(of_block("state", {"old": old, "merged": quoted(column)})).alias(name))
-    fast, slow = f.expr(of_block("fast")), f.expr(of_block("slow"))
-    return blocked.select(
-        *cols(options.key),
-        f.expr(of_block("sign")).cast("tinyint").alias(SIGN),
-        slow.alias(SLOW),
-        fast.alias(options.fast_version),
-        (f.lit(options.multiplier).cast("long") * slow + fast).alias(VERSION),
-        "Block",
-        *state,
-        *cols(name for name in applied.columns[-len(more) :] if more),
-    )
-
-
-def new_only(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
-    """Return the states that a step changed; `more` are further columns."""
-    return states_at(frame.where(col(step.applied)), step.after, options, more)
-
-
-def unchanged(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
-    """Return the states that a step did not change; `more` are further columns."""
-    return states_at(frame.where(is_unchanged(step)), step.after, options, more)
-
-
 def is_unchanged(step: StepColumns) -> Column:
     """Return whether a row of the frame has a state that the step did not change."""
     return ~col(step.applied) & col(step.after.fast).isNotNull()
@@ -326,11 +265,6 @@ def is_unchanged(step: StepColumns) -> Column:
 def is_late(step: StepColumns) -> Column:
     """Return whether a row of the frame has an update that the step did not apply."""
     return f.size(col(step.late)) > 0
-
-
-def patched(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
-    """Return all states after a step."""
-    return states_at(frame.where(col(step.after.fast).isNotNull()), step.after, options)
 
 
 def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
@@ -345,47 +279,6 @@ def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame
         f.col("e.reason").alias("reason"),
         "e.d.*",
     ).drop(NOTHING)
-
-
-def states_at(
-    frame: DataFrame,
-    names: StateColumns,
-    options: StepOptions,
-    more: Sequence[Column] = (),
-    versions: Mapping[str, Column] | None = None,
-) -> DataFrame:
-    """Return the states in these columns of the frame, under their own names.
-
-    `more` are further columns, and `versions` further fast versions for the column `Since`.
-    """
-    fast = col(names.fast)
-    older = {
-        name: f.when(col(names.columns[name]).isNotNull(), col(column)) for name, column in names.since.items()
-    } | dict(versions or {})
-    entries = {DELETED: col(names.cleared)} | {name: f.when(value < fast, value) for name, value in older.items()}
-    return frame.select(
-        *cols(options.key),
-        fast.alias(options.fast_version),
-        col(names.slow).alias(SLOW),
-        f.coalesce(col(names.deleted), f.lit(False)).alias(DELETED),
-        _known_versions(entries).alias(SINCE),
-        *[col(column).alias(name) for name, column in names.columns.items()],
-        *more,
-    )
-
-
-def _known_versions(entries: Mapping[str, Column]) -> Column:
-    """Return the entries that are not NULL as a map; of most keys there is none.
-
-    No Python function is used: Spark would number its argument, and compile the query of each run again.
-    """
-    pairs = [
-        f.when(value.isNotNull(), f.struct(f.lit(name).alias("name"), value.alias("version")))
-        for name, value in entries.items()
-    ]
-    known = f.map_from_entries(f.array_compact(f.array(*pairs)))
-    none = f.expr("CAST(map() AS map<string, bigint>)")
-    return f.when(f.coalesce(*entries.values()).isNotNull(), known).otherwise(none)
 
 
 # Readable column names of a frame, which also appear in the plans of Spark; key columns keep their names.

@@ -118,6 +118,9 @@ def common_schema(files: Sequence[Path]) -> StructType | None:
 
     with ThreadPoolExecutor(_READERS) as pool:
         found = set(pool.map(_spark_schema, files))
+    if len(found) > 1 and None not in found:
+        # Java and Python write the fields of a type in another order.
+        found = {StructType.fromJson(json.loads(text)).json().encode() for text in found if text}
     text = found.pop() if len(found) == 1 else None
     return StructType.fromJson(json.loads(text)) if text else None
 

@@ -2,9 +2,9 @@
 
 Reading order: `run` (the path of a run), `model`, `config` and `checks` (the configuration), `chunks` (the inputs of a
 run), `input_checks`, `value_checks` and `prepare` (the checks before a run is recorded), the package `steps` (one step
-on DataFrames), `frame` (all steps of a run in one DataFrame), `counts` (which outputs are empty), `widen` (adds the
-dropped columns), `outputs` (the outputs of a run), `together` (writes several with one query), `spans` (the states
-after each step), `state` (the state table), `layout` (which of its files a run writes), `checksums` (of its files),
+on DataFrames), `frame` (all steps of a run in one DataFrame), `widen` (the values of the fast supplier in it), `stored`
+(its rows on disk), `counts` (of its rows), `outputs` (the outputs of a run), `spans` (the states after each step),
+`state` (the state table), `layout` (which of its files a run writes), `checksums` (of its files),
 `manifest` (a run on disk), `abandon` (removes an unfinished run), `basis` and `record` (the settings and the id of a
 log), `result` (the result of a run), `clickhouse`, `resume` and `mark` (the target table), `migrate` and
 `migration_plan` (changed settings), `vacuum` (frees disk space).

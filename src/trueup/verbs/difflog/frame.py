@@ -26,6 +26,9 @@ from trueup.verbs.difflog.widen import glue, old_values, unpacked
 # The old state of a key, and whether a refused row has it, while the inputs are shuffled.
 _STATE = "__trueup_state"
 _GIVEN = "__trueup_given"
+# The number of updates of a key, and whether one of them has a fast version that would be read as a slow version.
+UPDATES = "__trueup_updates"
+WRONG_VERSION = "__trueup_wrong_version"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class RunFrame:
     files: tuple[str, ...]
     buckets: tuple[int, ...]
 
+    @property
+    def last(self) -> StateColumns:
+        """The columns with the states after the last step."""
+        return [self.first, *[step.after for step in self.steps.values()]][-1]
+
 
 def run_frame(
     session: SparkSession, difflog: DiffLogConfig, table: StateTable, run: Run, frames: Mapping[str, DataFrame]
@@ -56,6 +64,7 @@ def run_frame(
     some = next(iter(options.values()))
     old, first = old_states(states, some, old_values(difflog, values, states.schema))
     data = _grouped(difflog, old, updates, options, _expired_keys(difflog, run, frames))
+    data = data.select("*", *_checked(difflog, len(updates)))
     before, steps = first, {}
     for number, source in enumerate(updates, 1):
         data, steps[source] = advance(data, before, first.fast, columns[source], options[source], number)
@@ -99,6 +108,16 @@ def _grouped(
     is_given = reduce(lambda one, other: one | other, [col(name).isNotNull() for name in (*arrays, *given)])
     state = [f.col(_STATE).getField(name).alias(name) for name in fields]
     return rows.where(is_given).select(*key, *state, *cols(arrays))
+
+
+def _checked(difflog: DiffLogConfig, count: int) -> list[Column]:
+    """Return the number of updates of a key, and whether one of them has a fast version out of range."""
+    arrays = [quoted(updates_name(number)) for number in range(1, count + 1)]
+    sizes = [f"coalesce(size({array}), 0)" for array in arrays]
+    # They are sorted by version.
+    ends = [(f"get({array}, 0).F", f"get({array}, size({array}) - 1).F") for array in arrays]
+    wrong = [f"coalesce({lowest} < 0 OR {highest} >= {difflog.multiplier}L, false)" for lowest, highest in ends]
+    return [f.expr(" + ".join(sizes)).alias(UPDATES), f.expr(" OR ".join(wrong)).alias(WRONG_VERSION)]
 
 
 def _expired_keys(difflog: DiffLogConfig, run: Run, frames: Mapping[str, DataFrame]) -> list[DataFrame]:

@@ -25,7 +25,7 @@ from trueup.verbs.difflog.mark import set_mark
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
 from trueup.verbs.difflog.spans import changed_by, spans_of, valid_after
 from trueup.verbs.difflog.state import DataFile, StateTable
-from trueup.verbs.difflog.steps.columns import StateColumns, StepColumns
+from trueup.verbs.difflog.steps.columns import StepColumns
 from trueup.verbs.difflog.steps.merge import col, cols
 from trueup.verbs.difflog.steps.schemas import OutputSchemas
 from trueup.verbs.difflog.steps.sent import written_by_executors
@@ -33,6 +33,7 @@ from trueup.verbs.difflog.steps.step import late
 from trueup.verbs.difflog.steps.write import (
     NEW,
     OLD,
+    READ,
     ROWS_PER_FILE,
     WIDE,
     OutputPlan,
@@ -62,7 +63,7 @@ class Outputs:
         spans = spans_of(frame.steps)
         schemas = {
             OLD: self.schemas.states(frame.first, frame.glue),
-            NEW: self.schemas.states(self.last, frame.glue),
+            NEW: self.schemas.states(self.frame.last, frame.glue),
             WIDE: self.wide_schema,
             **{signed_of(source): self.schemas.signed(step) for source, step in frame.steps.items()},
             **{span_of(span, end): self.schemas.states(span.step.after) for span in spans for end in span.ends},
@@ -73,6 +74,7 @@ class Outputs:
             names=tuple(self.stored.names),
             log=self.schemas.log,
             first=frame.first,
+            last=frame.last,
             steps=frame.steps,
             entity=self.difflog.entity.name,
             glue=frame.glue,
@@ -80,11 +82,6 @@ class Outputs:
             wide={name: types.get(name, "") for name in self.wide_schema.names},
             footers={name: spark_footer(schema) for name, schema in schemas.items()},
         )
-
-    @property
-    def last(self) -> StateColumns:
-        """The columns of the frame with the states after the last step."""
-        return [self.frame.first, *[step.after for step in self.frame.steps.values()]][-1]
 
     @property
     def wide_schema(self) -> StructType:
@@ -98,8 +95,15 @@ class Outputs:
             written = write_files(paths, self.plan, folder)
         else:
             written = written_by_executors(self.session, paths, self.plan, folder)
-        for file in written:
-            self._files.setdefault(file.output, []).append(self.stored.folder / file.path)
+        read = sum(one.rows for one in written if one.output == READ)
+        if read != self.counts.keys:
+            raise StoreError(
+                f"{folder} had {self.counts.keys:,} rows, and {read:,} were read: its files were changed meanwhile",
+                cure="run again, with no other program in this folder",
+            )
+        for one in written:
+            if one.output != READ:
+                self._files.setdefault(one.output, []).append(self.stored.folder / one.path)
 
     def place_old_states(self, table: StateTable) -> None:
         """Place `diff_log_0_state`: the old states of the visits in the chunk sets."""
@@ -138,15 +142,15 @@ class Outputs:
 
     def _write_late(self, source: str, step: StepColumns) -> None:
         """Write the late rows with Spark: most runs have none."""
-        counts, refused = self.counts.steps[source], self.frame.refused[source]
-        rows = late(self.stored.rows, step, self.frame.options[source])
-        if counts.refused:
-            rows = rows.unionByName(refused, allowMissingColumns=True)
+        refused = self.counts.refused.get(source)
         with self.run.output(f"late/{source}") as folder:
-            if counts.late + counts.refused:
-                rows.write.parquet(str(folder))
-            else:
-                _place_empty(self.session, folder, rows.schema)
+            if not refused and not self.counts.has_late:
+                _place_empty(self.session, folder, self.schemas.late(step))
+                return
+            rows = late(self.stored.rows, step, self.frame.options[source])
+            if refused:
+                rows = rows.unionByName(self.frame.refused[source], allowMissingColumns=True)
+            rows.write.parquet(str(folder))
 
     def place_wide_log(self) -> None:
         """Place `visit_log_wide`: the signed logs of all steps, with the dropped columns."""
@@ -167,7 +171,7 @@ class Outputs:
 
     def _new_states(self, table: StateTable, layout: Layout) -> DataFrame:
         """Return the states after the last step, and the untouched states from the files that are replaced."""
-        schema, files = self.schemas.states(self.last, self.frame.glue), self._files.get(NEW, [])
+        schema, files = self.schemas.states(self.frame.last, self.frame.glue), self._files.get(NEW, [])
         reader = self.session.read.schema(schema)
         states = reader.parquet(*map(str, files)) if files else self.session.createDataFrame([], schema)
         before = table.schema()

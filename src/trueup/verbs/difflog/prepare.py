@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from trueup.engine.bulk_session import changed_settings
@@ -46,7 +45,7 @@ def prepared(
             with changed_settings(session, SORTED):
                 frame = run_frame(session, difflog, table, current, updates)
                 stored = value_checks.check_values(difflog, updates, frame)
-            stored = replace(stored, counts=_with_refused(stored, runs, current.facts))
+            stored = replace(stored, counts=_with_refused(difflog, stored, current.facts))
             outputs = Outputs(session, difflog, current, stored)
             check_table(difflog, outputs.wide_schema)
             if is_new:
@@ -57,16 +56,11 @@ def prepared(
             discard_frame(runs.work)
 
 
-def _with_refused(stored: StoredFrame, runs: Runs, facts: dict[str, Any]) -> Counts:
-    """Add the numbers of refused rows; they are counted only where the frame has fewer rows than the files."""
-    counts, unknown = stored.counts, {}
-    for source, found in counts.steps.items():
-        files = chunks.source_files(runs.work, facts["chunks"], source)
-        if facts["late_from"] or found.updates != sum(pq.read_metadata(file).num_rows for file in files):
-            unknown[source] = stored.frame.refused[source]
-    refused = count_refused(unknown)
-    steps = {source: replace(found, refused=refused.get(source, 0)) for source, found in counts.steps.items()}
-    return replace(counts, steps=steps)
+def _with_refused(difflog: DiffLogConfig, stored: StoredFrame, facts: dict[str, Any]) -> Counts:
+    """Add the numbers of refused rows; they are counted only if the frame has fewer updates than the files."""
+    if not facts["late_from"] and stored.counts.updates == chunks.row_count(difflog, facts):
+        return stored.counts
+    return replace(stored.counts, refused=count_refused(stored.frame.refused))
 
 
 def _read_updates(

@@ -1,22 +1,24 @@
-"""Stores the rows of a frame as Parquet files, from which all outputs are computed, and counts them meanwhile."""
+"""Stores the rows of a frame as Parquet files, from which all outputs are computed, and counts them."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.config.files import make_folder
 from trueup.engine.bulk_session import changed_settings
-from trueup.errors import StoreError
-from trueup.verbs.difflog.counts import Counts, aggregates, counts_of
-from trueup.verbs.difflog.frame import RunFrame
+from trueup.verbs.difflog.counts import Counts
+from trueup.verbs.difflog.frame import UPDATES, WRONG_VERSION, RunFrame
 from trueup.verbs.difflog.steps.merge import col
 from trueup.verbs.difflog.steps.step import is_late
 
@@ -27,6 +29,8 @@ _ROWS_PER_FILE = 500_000
 _OPTIONS = {"compression": "none", "parquet.enable.dictionary": "false", "maxRecordsPerFile": str(_ROWS_PER_FILE)}
 # Arrow reads the default of Spark as nanoseconds without a time zone.
 _SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+# Whether a key has a late update; a name for what is counted.
+_LATE = "late"
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,7 @@ class StoredFrame:
     @property
     def names(self) -> list[str]:
         """The columns, in the order of the files; there they have numbers, because a name may have any character."""
-        unused = {step.seen for step in self.frame.steps.values()}
-        return [name for name in self.frame.data.columns if name not in unused]
+        return [name for name in self.frame.data.columns if name not in (UPDATES, WRONG_VERSION)]
 
     @property
     def files(self) -> list[Path]:
@@ -51,11 +54,9 @@ class StoredFrame:
     @property
     def rows(self) -> DataFrame:
         """The rows, read from the files."""
-        data = self.frame.data
-        fields = [data.schema[name] for name in self.names]
-        schema = StructType()
-        for number, field in enumerate(fields):
-            schema = schema.add(_number(number), field.dataType)
+        data, schema = self.frame.data, StructType()
+        for number, name in enumerate(self.names):
+            schema = schema.add(_number(number), data.schema[name].dataType)
         stored = data.sparkSession.read.schema(schema).parquet(str(self.folder / "rows"))
         return stored.select(*[f.col(_number(number)).alias(name) for number, name in enumerate(self.names)])
 
@@ -65,30 +66,52 @@ def discard_frame(work: Path) -> None:
     shutil.rmtree(work / _FOLDER, ignore_errors=True)
 
 
-def store_frame(frame: RunFrame, work: Path, more: Mapping[str, Column]) -> StoredFrame:
-    """Compute the rows of a frame, store them in the work folder, and count them; `more` are further aggregates."""
+def store_frame(frame: RunFrame, work: Path, wrong: Mapping[str, Column]) -> StoredFrame:
+    """Compute the rows of a frame, store them in the work folder, and count them.
+
+    `wrong` are conditions for values out of range, by column.
+    """
     discard_frame(work)
-    folder = work / _FOLDER
-    make_folder(folder)
-    values = aggregates(frame.first, frame.steps, more)
-    observed = Observation()
-    named = [value.alias(f"v{number}") for number, value in enumerate(values)]
-    empty = StoredFrame(frame, folder, Counts())
+    make_folder(work / _FOLDER)
+    stored = StoredFrame(frame, work / _FOLDER, Counts())
     late = {step.late: f.when(is_late(step), col(step.late)) for step in frame.steps.values()}
     # An empty list costs as much as a value for each of its columns.
-    stored = [late.get(name, col(name)).alias(_number(number)) for number, name in enumerate(empty.names)]
-    data = frame.data.observe(observed, *named).select(*stored)
+    values = [late.get(name, col(name)) for name in stored.names]
+    has_late = reduce(lambda one, other: one | other, [is_late(step) for step in frame.steps.values()])
+    values += [col(UPDATES), col(WRONG_VERSION), has_late, *wrong.values()]
+    data = frame.data.select(*[value.alias(_number(number)) for number, value in enumerate(values)])
     with changed_settings(data.sparkSession, _SETTINGS):
-        data.write.options(**_OPTIONS).parquet(str(folder / "rows"))
-    results = observed.get
-    counts = counts_of([results[f"v{number}"] for number in range(len(values))], frame.steps, more)
-    rows = sum(pq.read_metadata(file).num_rows for file in empty.files)
-    if rows != counts.keys:
-        raise StoreError(
-            f"{folder} contains {rows:,} rows, but {counts.keys:,} were computed: files are missing, or were added",
-            cure="run again, with no other program in this folder",
-        )
-    return StoredFrame(frame, folder, counts)
+        data.write.options(**_OPTIONS).parquet(str(stored.folder / "rows"))
+    return replace(stored, counts=_counts(stored, list(wrong)))
+
+
+def _counts(stored: StoredFrame, wrong: list[str]) -> Counts:
+    """Count the rows in the files: few columns, a part at a time."""
+    names = stored.names
+    slow, first = _number(names.index(stored.frame.last.slow)), len(names)
+    columns = [_number(first + number) for number in range(3 + len(wrong))]
+    keys = updates = highest = 0
+    found: set[str] = set()
+    for path in stored.files:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=[slow, *columns]):
+                keys += batch.num_rows
+                updates += _number_of(pc.sum(batch.column(columns[0])))
+                highest = max(highest, _number_of(pc.max(batch.column(slow))))
+                found |= {name for name in columns[1:] if _number_of(pc.sum(batch.column(name)))}
+    is_wrong, is_late, *others = columns[1:]
+    return Counts(
+        keys=keys,
+        updates=updates,
+        has_late=is_late in found,
+        has_wrong_version=is_wrong in found,
+        wrong_columns=tuple(name for name, column in zip(wrong, others, strict=True) if column in found),
+        highest_slow=highest,
+    )
+
+
+def _number_of(value: pa.Scalar) -> int:
+    return int(value.as_py() or 0)
 
 
 def _number(number: int) -> str:

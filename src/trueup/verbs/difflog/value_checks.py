@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StructType, TimestampNTZType, TimestampType
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.counts import Counts
 from trueup.verbs.difflog.frame import RunFrame
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.model import DiffLogConfig
@@ -27,23 +26,17 @@ _FIRST, _END = "1900-01-01", "2300-01-01"
 _LONGEST = 2**63 - 1
 _CURE = "nothing was written; correct the value or the rule of the column, then run again"
 _FILE = "file of the value"
-_SLOWEST = "highest slow version"
 
 
-def _check_versions(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], counts: Counts) -> None:
-    """Raise CheckFailed if a fast version is negative or reaches the multiplier: it would be read as a slow version."""
-    fast = col(difflog.entity.fast_version).cast("long")
-    wrong = (fast >= difflog.multiplier) | (fast < 0)
-    reasons = []
-    for source, found in counts.steps.items():
-        if (found.lowest or 0) < 0 or (found.highest or 0) >= difflog.multiplier:
-            example = _example(difflog, updates[source], difflog.entity.fast_version, wrong)
-            reasons.append(f"{example} is not from 0 to below the multiplier {difflog.multiplier}")
-    if reasons:
-        raise CheckFailed(
-            reasons,
-            cure="nothing was written; correct the versions, or set a larger multiplier and run trueup difflog migrate",
-        )
+def _raise_wrong_versions(difflog: DiffLogConfig, updates: Mapping[str, DataFrame]) -> None:
+    """Raise CheckFailed: fast versions that are negative, or reach the multiplier, would be read as slow versions."""
+    name = difflog.entity.fast_version
+    wrong = (col(name).cast("long") >= difflog.multiplier) | (col(name).cast("long") < 0)
+    examples = [_example(difflog, frame, name, wrong) for frame in updates.values()]
+    raise CheckFailed(
+        [f"{example} is not from 0 to below the multiplier {difflog.multiplier}" for example in examples if example],
+        cure="nothing was written; correct the versions, or set a larger multiplier and run trueup difflog migrate",
+    )
 
 
 def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame: RunFrame) -> StoredFrame:
@@ -51,24 +44,23 @@ def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame
 
     That is the range of ClickHouse, or of Spark.
     """
-    last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
     tested = _tested(frame) if difflog.target.table else {}
-    parts = {_SLOWEST: f.max(col(last.slow)), **{name: f.max(condition) for name, condition in tested.items()}}
     try:
-        stored = store_frame(frame, Path(difflog.work), parts)
+        stored = store_frame(frame, Path(difflog.work), tested)
     except PySparkException as error:
         raise _overflow(difflog, updates, frame, error) or error from None
     counts = stored.counts
-    _check_versions(difflog, updates, counts)
-    slow = counts.more[_SLOWEST] or 0
+    if counts.has_wrong_version:
+        _raise_wrong_versions(difflog, updates)
+    slow = counts.highest_slow
     if slow > (_LONGEST - difflog.multiplier) // difflog.multiplier:
         raise CheckFailed(
             [f"slow version {slow} times the multiplier {difflog.multiplier} is too large for a version"],
             cure="nothing was written; start a new log with a smaller multiplier",
         )
-    wrong = [column for column in tested if counts.more[column]]
-    if wrong:
-        reasons = [_out_of_range(difflog, updates, frame, column, tested[column]) for column in wrong[:5]]
+    if counts.wrong_columns:
+        wrong = counts.wrong_columns[:5]
+        reasons = [_out_of_range(difflog, updates, frame, column, tested[column]) for column in wrong]
         raise CheckFailed(list(dict.fromkeys(reasons)), cure=_CURE)
     return stored
 
@@ -154,12 +146,11 @@ def _overflow(
 
 
 def _example(difflog: DiffLogConfig, frame: DataFrame, column: str, condition: Column) -> str:
-    """Return a row that fulfils a condition: its file, its key and its value."""
+    """Return a row that fulfils a condition: its file, its key and its value; '' if there is none."""
     key = cols(difflog.entity.key)
     value = col(column).cast("string").alias(column if column not in difflog.entity.key else _FILE + " ")
     row = frame.where(condition).select(f.input_file_name().alias(_FILE), *key, value).first()
-    assert row is not None
-    return f"{_path(row[0])}: {_key_text(difflog, row)}: {column} {row[-1]}"
+    return "" if row is None else f"{_path(row[0])}: {_key_text(difflog, row)}: {column} {row[-1]}"
 
 
 def _key_text(difflog: DiffLogConfig, row: Mapping[str, object] | object) -> str:

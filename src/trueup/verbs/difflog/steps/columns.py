@@ -40,8 +40,6 @@ class StepColumns:
     applied: str
     late: str
     newest: str
-    # A struct: the number of updates (`rows`), and their `lowest` and `highest` fast version.
-    seen: str
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     ByteType,
     DataType,
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
 
 from trueup.verbs.difflog.model import DELETED, FAST, SIGN, SINCE, SLOW, VERSION
 from trueup.verbs.difflog.steps.columns import Glue, LogColumns, StateColumns, StepColumns
+from trueup.verbs.difflog.steps.merge import NOTHING
 from trueup.verbs.difflog.steps.rows import BLOCK
 
 
@@ -47,6 +49,17 @@ class OutputSchemas:
         since = (SINCE, MapType(StringType(), LongType()))
         fast = [(FAST, _schema(self._supplied(glue)))] if glue is not None and glue.names else []
         return _schema([*self._key(), *versions, (DELETED, BooleanType()), since, *self._values(names), *fast])
+
+    def late(self, step: StepColumns) -> StructType:
+        """Return the schema of the updates that a step did not apply."""
+        updates = self.frame[step.late].dataType
+        assert isinstance(updates, ArrayType)
+        assert isinstance(updates.elementType, StructType)
+        data = updates.elementType["d"].dataType
+        assert isinstance(data, StructType)
+        versions: list[tuple[str, DataType]] = [(self.log.fast_version, LongType()), ("newest_version", LongType())]
+        values = [(field.name, field.dataType) for field in data.fields if field.name != NOTHING]
+        return _schema([*self._key(), *versions, ("reason", StringType()), *values])
 
     def _key(self) -> list[tuple[str, DataType]]:
         return [(name, self.frame[name].dataType) for name in self.log.key]

@@ -66,7 +66,7 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
     log = options.log_columns
     schemas = OutputSchemas(frame.schema, log)
     # Without columns that no output needs: the rows are sent to Python.
-    rows = frame.drop(*(name for name in (taken.late, taken.newest, taken.seen) if name in frame.columns))
+    rows = frame.drop(*(name for name in (taken.late, taken.newest) if name in frame.columns))
     changed, known = rows.where(col(taken.applied)), rows.where(col(taken.after.fast).isNotNull())
     of_states = schemas.states(taken.after)
     return Step(
@@ -147,25 +147,20 @@ def advance(
         {name: _after(number, name) if name in touched else before.columns[name] for name in types},
         {name: _after(number, since(name)) if name in touched else before.since[name] for name in versions},
     )
-    taken = StepColumns(before, after, *(_in(number, name) for name in ("is applied", "late", "newest", "seen")))
+    taken = StepColumns(before, after, *(_in(number, name) for name in ("is applied", "late", "newest")))
     kept = [name for name in frame.columns if name != names.every]
     # Only the values of the fast supplier are taken from the newest update.
     kept += [taken.applied, taken.late, *([taken.newest] if options.of_entity else [])]
     kept += [names.now_cleared] if options.deletes else []
     slow, newest = col(before.slow), col(taken.newest).getField("F")
-    every = quoted(names.every)
     has_updates, is_gone = col(_in(number, "has updates")), col(names.deletion).isNotNull()
     was_deleted = f.coalesce(col(before.deleted), f.lit(False))
     deleted_now = f.when(has_updates, f.lit(False)).otherwise(is_gone | was_deleted)
-    newest_fast = f"get({every}, size({every}) - 1).F"
-    seen = f"named_struct('rows', size({every}), 'lowest', get({every}, 0).F, 'highest', {newest_fast})"
-    seen = f"CASE WHEN size({every}) > 0 THEN {seen} END"
     stepped = merged.select(
         *cols(kept),
         f.greatest(col(before.fast), newest).alias(after.fast),
         f.when(col(taken.applied), 1 + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
         *([deleted_now.alias(after.deleted)] if options.of_entity else []),
-        f.expr(seen).alias(taken.seen),
         *_values(taken, types, touched, columns, options, has_updates, is_gone),
     )
     return stepped, taken
@@ -202,17 +197,17 @@ def _merged(
         for field, (kind_of_field, column) in fields.items():
             value = f.when(col(names.deletion).isNull(), col(column)) if column else f.lit(None).cast(kind_of_field)
             old.append(value.alias(field))
-            given = f.col("given values").getField(field) if name in columns else f.lit(None).cast(kind_of_field)
-            new.append(given.alias(field))
+            added = f.col("given values").getField(field) if name in columns else f.lit(None).cast(kind_of_field)
+            new.append(added.alias(field))
     if not types:
         return merged
-    both = merged.select("*", f.struct(*old).alias("old values"), f.struct(*new).alias("new values"))
     # An update older than the state is merged below it: the state is the newer of the two.
     below = f.expr(f"{quoted(_in(number, 'newest'))}.F < {quoted(before.fast)} AND {deletion} IS NULL")
-    return both.select(
+    state, given = f.struct(*old), f.struct(*new)
+    return merged.select(
         "*",
-        f.when(below, col("new values")).otherwise(col("old values")).alias("old"),
-        f.when(below, col("old values")).otherwise(col("new values")).alias("new"),
+        f.when(below, given).otherwise(state).alias("old"),
+        f.when(below, state).otherwise(given).alias("new"),
     )
 
 
@@ -255,11 +250,6 @@ def _types(frame: DataFrame, before: StateColumns, columns: Sequence[str], numbe
                 cure="cast the column in the updates to the type in the state",
             )
     return types
-
-
-def is_unchanged(step: StepColumns) -> Column:
-    """Return whether a row of the frame has a state that the step did not change."""
-    return ~col(step.applied) & col(step.after.fast).isNotNull()
 
 
 def is_late(step: StepColumns) -> Column:

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from trueup.verbs.difflog.steps.columns import Glue, LogColumns, StateColumns, StepColumns
 from trueup.verbs.difflog.steps.rows import Columns, named, new_states, old_states, signed, states, widened
 
-# The outputs that are not of a source or a span.
+# The outputs that are not of a source or a span; and the rows of the frame that a task has read.
 OLD, NEW, WIDE = "old", "new", "wide"
+READ = "read"
 # An INSERT of one file into ClickHouse is atomic up to about a million rows.
 ROWS_PER_FILE = 500_000
 _ROWS_PER_GROUP = 125_000
@@ -49,10 +50,12 @@ class Span:
 class OutputPlan:
     """What is written from a frame."""
 
-    # The columns of the frame, in the order of its files.
+    # The columns of the frame, in the order of its files, which may have more.
     names: tuple[str, ...]
     log: LogColumns
+    # The states before the first step, and after the last one.
     first: StateColumns
+    last: StateColumns
     steps: Mapping[str, StepColumns]
     # The source of the rows of the fast supplier.
     entity: str
@@ -62,11 +65,6 @@ class OutputPlan:
     wide: Mapping[str, str]
     # What Spark writes into the footers, by output.
     footers: Mapping[str, Mapping[str, str]]
-
-    @property
-    def last(self) -> StateColumns:
-        """The states after the last step."""
-        return [self.first, *[step.after for step in self.steps.values()]][-1]
 
 
 def signed_of(source: str) -> str:
@@ -81,7 +79,10 @@ def span_of(span: Span, end: int) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """A file that a task has written: the output that it belongs to, its path in the folder, and its rows."""
+    """A file that a task has written: the output that it belongs to, its path in the folder, and its rows.
+
+    One without a path has the number of rows that the task has read.
+    """
 
     output: str
     path: str
@@ -92,8 +93,10 @@ def write_files(paths: Sequence[str], plan: OutputPlan, folder: str) -> list[Wri
     """Write the rows of all outputs for these files of the frame into a folder, and return the files."""
     token = uuid.uuid4().hex
     outputs: dict[str, _Output] = {}
+    read = 0
     try:
         for frame in _batches(paths, plan.names):
+            read += frame.num_rows
             for name, columns in _rows(frame, plan):
                 if name not in outputs:
                     outputs[name] = _Output(name, folder, token, plan.footers[name])
@@ -104,13 +107,13 @@ def write_files(paths: Sequence[str], plan: OutputPlan, folder: str) -> list[Wri
         for output in outputs.values():
             output.give_up()
         raise
-    return [written for output in outputs.values() for written in output.written]
+    return [Written(READ, "", read), *[written for output in outputs.values() for written in output.written]]
 
 
 def _batches(paths: Sequence[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for path in paths:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS_AT_A_TIME):
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=[f"c{number}" for number in range(len(names))]):
                 yield named(batch, names)
 
 

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections import defaultdict
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 import trueup
 from support.class_archive import start_archive, use_test_cache
+from support.data_copies import copy_data_folders
 from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
 from support.run_guard import start_guard
@@ -39,6 +41,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "elsewhere")
 
 # Statistics, plans and numbers of transactions must not depend on when autovacuum looks at a table.
 postgres.SETTINGS = {**postgres.SETTINGS, "autovacuum": "off"}
+
+# A shell starts background jobs, and nohup, with SIGINT ignored. Programs that tests stop with it would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests start hundreds of commands: each would compile trueup again, which takes longer than to run it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -67,6 +73,7 @@ if "TMPDIR" not in os.environ and _memory_has_room("/dev/shm"):
 
 
 use_test_cache()
+copy_data_folders()
 
 
 # Groups of tests that share a fixture which is slow to start: group name and fixture. The longest first.

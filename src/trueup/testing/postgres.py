@@ -44,7 +44,7 @@ from trueup.testing.processes import (
     with_children,
 )
 
-__all__ = ["SETTINGS", "Database", "Server", "find_bin"]
+__all__ = ["SETTINGS", "Database", "Server", "find_bin", "initialize"]
 
 Statement = str | sql.SQL | sql.Composed
 
@@ -141,7 +141,7 @@ class Server:
         try:
             server._prepare_start(account)
             if not (data_dir / "PG_VERSION").exists():
-                _initdb(server, account)
+                initialize(server, account)
             server._start_on_a_free_port(account)
         except BaseException:
             server.remove()
@@ -377,8 +377,8 @@ def _prepare_folders(folder: Path | None, name: str, account: Account) -> tuple[
     return home, data_dir, created or [data_dir]
 
 
-def _initdb(server: Server, account: Account) -> None:
-    """Run initdb with encoding UTF-8 and locale C.UTF-8, or C if the system does not have it."""
+def initialize(server: Server, account: Account) -> None:
+    """Create the data: run initdb with encoding UTF-8 and locale C.UTF-8, or C if the system does not have it."""
     command = [
         server._program("initdb"),
         "-D",

@@ -382,7 +382,9 @@ def test_a_node_that_is_down(store: TaskStore, tmp_path: Path) -> None:
         file.write_text(f'[nodes]\ndown = "postgresql://u:hunter2secret@127.0.0.1:{port}/x?connect_timeout=2"\n')
     compared(store, "orders", "MATCH")
     with serving([store.path], load(str(file))) as running:
-        running.until(lambda: running.collector.seen.nodes["down"].error)
+        # Also the task store: each source is read by its own thread.
+        running.read()
+        assert running.collector.seen.nodes["down"].error
         page = running.get("/").text
         assert "down:" in page
         assert "public.orders" in page

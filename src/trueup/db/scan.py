@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# For PostgreSQL every character beyond ASCII is a letter, including blanks and currency signs.
-_START = r"[A-Za-z_\x80-\U0010ffff]"
-_MORE = r"[A-Za-z0-9_\x80-\U0010ffff]"
+# For PostgreSQL every character beyond ASCII is a letter, including blanks and currency signs. Written as what is not
+# a letter: a set of all characters takes 13 ms to compile, in every process.
+_START = r"[^\x00-@\[-\^`{-\x7f]"
+_MORE = r"[^\x00-/:-@\[-\^`{-\x7f]"
 
 # Tokens that may contain a bracket or semicolon (strings, quoted names, dollar quotes, comments), and words and
 # numbers, because an E or a $ inside one of them does not start a string.

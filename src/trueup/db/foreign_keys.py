@@ -9,7 +9,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.db.casts import as_type, is_scalar, output_of
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
@@ -60,8 +60,11 @@ class Order:
 
 def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None = None) -> list[ForeignKey]:
     """Return the foreign keys of a database, or those from or to one of these tables."""
+    statements = load("trueup.db", "foreign_keys.sql")
+    if not one_value(connection.execute(statements["has_foreign_keys"])):
+        return []
     with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(load("trueup.db", "foreign_keys.sql")["foreign_keys"], {}).fetchall()
+        rows = cursor.execute(statements["foreign_keys"], {}).fetchall()
     keys = [
         ForeignKey(
             name=row["name"],

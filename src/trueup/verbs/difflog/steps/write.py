@@ -24,8 +24,9 @@ OLD, NEW, WIDE = "old", "new", "wide"
 READ = "read"
 # An INSERT of one file into ClickHouse is atomic up to about a million rows.
 ROWS_PER_FILE = 500_000
-_ROWS_PER_GROUP = 125_000
-_ROWS_AT_A_TIME = 65_536
+# What a task holds in memory: rows of the frame, and rows of each output that are not written yet.
+_ROWS_AT_A_TIME, _BYTES_AT_A_TIME = 65_536, 32 * 2**20
+_ROWS_PER_GROUP, _BYTES_PER_GROUP = 125_000, 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,15 @@ def write_files(paths: Sequence[str], plan: OutputPlan, folder: str) -> list[Wri
 def _batches(paths: Sequence[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for path in paths:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=[f"c{number}" for number in range(len(names))]):
+            for batch in file.iter_batches(_rows_at_a_time(file), columns=[f"c{n}" for n in range(len(names))]):
                 yield named(batch, names)
+
+
+def _rows_at_a_time(file: pq.ParquetFile) -> int:
+    """Return how many rows of a file are processed together: fewer if they are long."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    longest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(1, min(_ROWS_AT_A_TIME, _BYTES_AT_A_TIME // max(longest, 1)))
 
 
 def _rows(frame: pa.RecordBatch, plan: OutputPlan) -> Iterator[tuple[str, Columns]]:
@@ -163,6 +171,7 @@ class _Output:
         self.footer = dict(footer)
         self.written: list[Written] = []
         self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
         self._file: pq.ParquetWriter | None = None
         self._path = ""
         self._rows = 0
@@ -172,7 +181,9 @@ class _Output:
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         if batch.num_rows:
             self._waiting.append(batch)
-        if sum(one.num_rows for one in self._waiting) >= _ROWS_PER_GROUP:
+            self._waiting_rows += batch.num_rows
+            self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= _ROWS_PER_GROUP or self._waiting_bytes >= _BYTES_PER_GROUP:
             self._write()
 
     def close(self) -> None:
@@ -187,7 +198,7 @@ class _Output:
 
     def _write(self) -> None:
         table = pa.Table.from_batches(self._waiting) if self._waiting else None
-        self._waiting = []
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         while table is not None and table.num_rows:
             part = table.slice(0, ROWS_PER_FILE - self._rows)
             table = table.slice(part.num_rows)

@@ -108,6 +108,9 @@ SPARK = "\n".join(["[spark.conf]", *[f'"{name}" = "{value}"' for name, value in 
 pytestmark = pytest.mark.usefixtures("one_partition")
 POINTS = ["diff_log_1_visit", "mid-step", "files written", "committed", "inserting"]
 
+# Later, the frame is not needed.
+HAVE_FRAMES = ["diff_log_1_visit", "mid-step", "files written", "committed"]
+
 Outcome = tuple[Counter[Any], Counter[str], Counter[Any]]
 
 
@@ -223,6 +226,8 @@ def _run_until_killed(spark: Spark, point: str, *verb: str) -> None:
     victim = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert victim.returncode == -signal.SIGKILL, victim.stderr
     assert point != ALONE or victim.stdout == "3\n", "[spark.conf] of trueup.toml"
+    # The frame of a killed run stays until the next command.
+    assert verb or Path(".frame").exists() == (point in HAVE_FRAMES)
     # Cached data of the killed process is gone.
     spark.catalog.clearCache()
 
@@ -230,3 +235,4 @@ def _run_until_killed(spark: Spark, point: str, *verb: str) -> None:
 def _continue(spark: Spark) -> None:
     result = run(spark, load_difflog("difflog.toml"))
     assert (result.number, result.resumed) == (2, True)
+    assert not Path(".frame").exists()

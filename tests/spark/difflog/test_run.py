@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from deltalake import DeltaTable
 from support import version_log
 from support.fixtures import Put, Spark
 from trueup.engine.bulk_session import changed_settings
-from trueup.errors import CheckFailed, ConfigError
-from trueup.verbs.difflog import layout
+from trueup.errors import CheckFailed, ConfigError, StoreError
+from trueup.verbs.difflog import layout, outputs
 from trueup.verbs.difflog import state as state_module
 from trueup.verbs.difflog.chunks import read_source
 from trueup.verbs.difflog.clickhouse import open_target
@@ -27,6 +28,8 @@ from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, Sta
 from trueup.verbs.difflog.prepare import SORTED
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
+from trueup.verbs.difflog.steps import write
+from trueup.verbs.difflog.steps.write import Written, write_files
 from trueup.verbs.difflog_ends.prove import prove_clickhouse
 
 VISIT = "id long, F long, gone boolean, ua string, dur int, goals array<int>, money double, cost double"
@@ -89,7 +92,12 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogConfig, put: Put, seed: int) -> None:
+def test_any_history_collapses_to_the_newest_state(
+    spark: Spark, log: DiffLogConfig, put: Put, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Outputs have several files and row groups, also with few rows.
+    for name, limit in (("ROWS_AT_A_TIME", 5), ("ROWS_PER_GROUP", 6), ("ROWS_PER_FILE", 7)):
+        monkeypatch.setattr(write, name, limit)
     """Random histories of both suppliers, several side logs per visit, deletions: compared with FINAL."""
     chance = random.Random(seed)
     model = Model()
@@ -146,6 +154,25 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogCon
             assert (money, cost) == (model.money.get(key), model.cost.get(key)), key
     proof = prove_clickhouse(spark, log, state_rows(spark, log))
     assert (proof.verdict, proof.standing_twice, proof.differing_state) == ("MATCH", 0, 0), proof
+
+
+def test_rows_of_the_frame_that_are_lost_are_noticed(
+    spark: Spark, log: DiffLogConfig, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("a", "visit", [_visit(1, 1), _visit(2, 1)])
+    log = replace(log, target=Target())
+
+    def without_files(paths: Sequence[str], *others: Any) -> list[Written]:
+        return write_files([], *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs, "write_files", without_files)
+        with pytest.raises(StoreError, match="had 2 rows, and 0 were read"):
+            run(spark, log)
+    assert not (Path(log.work) / ".frame").exists()
+    result = run(spark, log)
+    assert (result.number, result.resumed) == (1, True)
+    assert sorted(_states(spark, log)) == [1, 2]
 
 
 @pytest.mark.usefixtures("one_partition")

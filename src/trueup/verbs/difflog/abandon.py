@@ -9,6 +9,7 @@ from trueup.verbs.difflog import outputs
 from trueup.verbs.difflog.manifest import Runs, lock_work_folder
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.state import StateTable
+from trueup.verbs.difflog.stored import discard_frame
 
 
 def abandon(difflog: DiffLogConfig) -> int:
@@ -18,6 +19,7 @@ def abandon(difflog: DiffLogConfig) -> int:
     """
     work = Path(difflog.work)
     with lock_work_folder(work):
+        discard_frame(work)
         run, table = Runs(work).unfinished(), StateTable.of(difflog)
         if run is None:
             return 0

@@ -45,7 +45,7 @@ from trueup.verbs.difflog.stored import StoredFrame
 
 WIDE_LOG = "visit_log_wide"
 # A run with fewer keys is written by this process: a Spark job takes longer.
-_FEW = 50_000
+FEW = 50_000
 
 
 class Outputs:
@@ -91,7 +91,7 @@ class Outputs:
     def compute(self) -> None:
         """Write the rows of all outputs into the folder of the frame."""
         folder, paths = str(self.stored.folder), [str(path) for path in self.stored.files]
-        if self.counts.keys <= _FEW:
+        if self.counts.keys <= FEW:
             written = write_files(paths, self.plan, folder)
         else:
             written = written_by_executors(self.session, paths, self.plan, folder)

@@ -24,6 +24,7 @@ from trueup.verbs.difflog.prepare import prepared
 from trueup.verbs.difflog.record import checked_record, open_record
 from trueup.verbs.difflog.result import RunResult, result_of
 from trueup.verbs.difflog.state import StateTable
+from trueup.verbs.difflog.stored import discard_frame
 from trueup.verbs.difflog.vacuum import vacuum
 
 
@@ -40,6 +41,7 @@ def run(
     started = time.monotonic()
     work = Path(difflog.work)
     with lock_work_folder(work):
+        discard_frame(work)
         runs, table = Runs(work), StateTable.of(difflog)
         finish_migration(session, difflog, table, runs)
         unfinished = runs.unfinished()

@@ -63,7 +63,10 @@ class StoredFrame:
 
 def discard_frame(work: Path) -> None:
     """Remove the rows of a frame, also those of a run that was killed."""
-    shutil.rmtree(work / _FOLDER, ignore_errors=True)
+    folder = work / _FOLDER
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def store_frame(frame: RunFrame, work: Path, wrong: Mapping[str, Column]) -> StoredFrame:
@@ -71,7 +74,6 @@ def store_frame(frame: RunFrame, work: Path, wrong: Mapping[str, Column]) -> Sto
 
     `wrong` are conditions for values out of range, by column.
     """
-    discard_frame(work)
     make_folder(work / _FOLDER)
     stored = StoredFrame(frame, work / _FOLDER, Counts())
     late = {step.late: f.when(is_late(step), col(step.late)) for step in frame.steps.values()}

@@ -25,8 +25,8 @@ READ = "read"
 # An INSERT of one file into ClickHouse is atomic up to about a million rows.
 ROWS_PER_FILE = 500_000
 # What a task holds in memory: rows of the frame, and rows of each output that are not written yet.
-_ROWS_AT_A_TIME, _BYTES_AT_A_TIME = 65_536, 32 * 2**20
-_ROWS_PER_GROUP, _BYTES_PER_GROUP = 125_000, 32 * 2**20
+ROWS_AT_A_TIME, BYTES_AT_A_TIME = 65_536, 32 * 2**20
+ROWS_PER_GROUP, BYTES_PER_GROUP = 125_000, 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _rows_at_a_time(file: pq.ParquetFile) -> int:
     """Return how many rows of a file are processed together: fewer if they are long."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     longest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
-    return max(1, min(_ROWS_AT_A_TIME, _BYTES_AT_A_TIME // max(longest, 1)))
+    return max(1, min(ROWS_AT_A_TIME, BYTES_AT_A_TIME // max(longest, 1)))
 
 
 def _rows(frame: pa.RecordBatch, plan: OutputPlan) -> Iterator[tuple[str, Columns]]:
@@ -183,7 +183,7 @@ class _Output:
             self._waiting.append(batch)
             self._waiting_rows += batch.num_rows
             self._waiting_bytes += batch.nbytes
-        if self._waiting_rows >= _ROWS_PER_GROUP or self._waiting_bytes >= _BYTES_PER_GROUP:
+        if self._waiting_rows >= ROWS_PER_GROUP or self._waiting_bytes >= BYTES_PER_GROUP:
             self._write()
 
     def close(self) -> None:

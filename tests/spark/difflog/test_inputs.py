@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.fixtures import Put, Spark
-from trueup.engine.bulk_session import spark_session
+from trueup.engine.bulk_session import changed_settings, spark_session
 from trueup.errors import CheckFailed, StoreError
 from trueup.verbs.difflog import outputs
 from trueup.verbs.difflog.abandon import abandon
@@ -137,3 +138,17 @@ def test_an_unfinished_run_is_given_up_until_its_states_are_committed(
     assert states is not None
     assert states.count() == 2
     assert abandon(log) == 0
+
+
+def test_a_session_that_writes_julian_dates_does_not_shift_times(spark: Spark, log: DiffLogConfig, put: Put) -> None:
+    early = datetime.datetime(1500, 1, 1, tzinfo=datetime.timezone.utc)
+    put("a", "visit", [(1, 1, early, 1)])
+    with changed_settings(spark, {"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"}):
+        result = run(spark, replace(log, target=Target()))
+    wide = spark.read.parquet(f"{result.folder}/visit_log_wide").where("SlowVersion > 0")
+    states = state_rows(spark, log)
+    assert states is not None
+    start = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+    micros = (early - start) // datetime.timedelta(microseconds=1)
+    for rows in (wide, states):
+        assert [row[0] for row in rows.selectExpr("unix_micros(seen)").collect()] == [micros]

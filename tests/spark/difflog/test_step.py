@@ -7,8 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from support.fixtures import Spark
+from trueup.errors import CheckFailed
 from trueup.verbs.difflog.model import Rule, StepOptions
 from trueup.verbs.difflog.steps.step import step, whole_step
 
@@ -207,7 +209,18 @@ def test_a_key_of_several_columns_with_odd_names(spark: Spark) -> None:
     assert patched.count() == 2
 
 
-def test_the_plan_shuffles_each_side_once_and_runs_no_python(spark: Spark) -> None:
+def test_versions_that_are_too_large_and_names_of_the_log_are_refused(spark: Spark) -> None:
+    options = StepOptions(key=("k",), fast_version="F", multiplier=10**16)
+    previous = spark.createDataFrame([(1, 2, 1000, False, "X")], STATE)
+    updates = spark.createDataFrame([(1, 2, "Y", False)], UPDATE)
+    with pytest.raises(PySparkException, match="1001 times the multiplier 10000000000000000 is too large"):
+        step(previous, updates, options)[0].collect()
+    named = updates.withColumnRenamed("s", "Sign")
+    with pytest.raises(CheckFailed, match="the state has a column Sign, which is a column of the log"):
+        step(previous, named, OPTIONS)
+
+
+def test_the_plan_shuffles_each_side_once(spark: Spark) -> None:
     options = StepOptions(key=("k",), fast_version="F", rules={"s": Rule("expr", sql="coalesce(new.s, old.s)")})
     previous = spark.range(1000).selectExpr("id AS k", "1L AS F", "1L AS SlowVersion", "'x' AS s")
     updates = spark.range(500).selectExpr("id AS k", "2L AS F", "'y' AS s")
@@ -217,7 +230,7 @@ def test_the_plan_shuffles_each_side_once_and_runs_no_python(spark: Spark) -> No
         plan = frame._jdf.queryExecution().executedPlan().toString()
         assert plan.count("Exchange hashpartitioning") == 2
         assert "Cartesian" not in plan
-        assert "Python" not in plan
+        assert plan.count("MapInArrow") == 1
     spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 

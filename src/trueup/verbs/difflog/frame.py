@@ -39,6 +39,8 @@ class RunFrame:
     first: StateColumns
     steps: Mapping[str, StepColumns]
     options: Mapping[str, StepOptions]
+    # The updates that can be used, and the others.
+    usable: Mapping[str, DataFrame]
     refused: Mapping[str, DataFrame]
     glue: Glue
     # The files of the state table that may contain one of the keys, and the buckets of the keys.
@@ -57,7 +59,8 @@ def run_frame(
     """Join the inputs of a run, and add the columns of all its steps."""
     states, files, buckets = _old_states(session, difflog, table, run, frames)
     options = {source: _options(difflog, run, source) for source in frames}
-    updates = {source: _updates(difflog, run, source, frame) for source, frame in frames.items()}
+    usable = {source: frame.where(_reason(difflog, run, frame).isNull()) for source, frame in frames.items()}
+    updates = {source: _updates(difflog, source, frame) for source, frame in usable.items()}
     columns = {source: _slow_columns(difflog, source, frame, options[source]) for source, frame in updates.items()}
     visits = updates.get(difflog.entity.name)
     values = glue(difflog, states.schema, frames[difflog.entity.name] if visits is not None else None)
@@ -71,7 +74,7 @@ def run_frame(
         before = steps[source].after
     data = unpacked(data, values, steps[difflog.entity.name].newest if visits is not None else "")
     refused = {source: _refused(difflog, run, frame) for source, frame in frames.items()}
-    return RunFrame(data, first, steps, options, refused, values, files, buckets)
+    return RunFrame(data, first, steps, options, usable, refused, values, files, buckets)
 
 
 def without_expired(states: DataFrame, run: Run) -> DataFrame:
@@ -168,13 +171,11 @@ def _log(difflog: DiffLogConfig, source: str) -> SideLog | None:
     return next((log for log in difflog.logs if log.name == source), None)
 
 
-def _updates(difflog: DiffLogConfig, run: Run, source: str, updates: DataFrame) -> DataFrame:
+def _updates(difflog: DiffLogConfig, source: str, usable: DataFrame) -> DataFrame:
     """Return the usable updates, without duplicates."""
     log = _log(difflog, source)
-    usable = updates.where(_reason(difflog, run, updates).isNull())
-    if log and log.id and all(name in updates.columns for name in log.id):
-        return _once(difflog, log, usable)
-    return usable
+    has_id = log is not None and log.id and all(name in usable.columns for name in log.id)
+    return _once(difflog, log, usable) if log is not None and has_id else usable
 
 
 def _refused(difflog: DiffLogConfig, run: Run, updates: DataFrame) -> DataFrame:

@@ -27,8 +27,12 @@ _FOLDER = ".frame"
 _ROWS_PER_FILE = 500_000
 # Read once, and soon: less work for larger files.
 _OPTIONS = {"compression": "none", "parquet.enable.dictionary": "false", "maxRecordsPerFile": str(_ROWS_PER_FILE)}
-# Arrow reads the default of Spark as nanoseconds without a time zone.
-_SETTINGS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+# A session may write dates in the Julian calendar, and times as nanoseconds: Arrow reads the numbers as they are.
+_SETTINGS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
 # Whether a key has a late update; a name for what is counted.
 _LATE = "late"
 

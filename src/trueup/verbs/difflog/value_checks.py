@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StructType, TimestampNTZType, TimestampType
 
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, StoreError
 from trueup.verbs.difflog.frame import RunFrame
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.model import DiffLogConfig
@@ -51,7 +51,7 @@ def check_values(difflog: DiffLogConfig, updates: Mapping[str, DataFrame], frame
         raise _overflow(difflog, updates, frame, error) or error from None
     counts = stored.counts
     if counts.has_wrong_version:
-        _raise_wrong_versions(difflog, updates)
+        _raise_wrong_versions(difflog, frame.usable)
     slow = counts.highest_slow
     if slow > (_LONGEST - difflog.multiplier) // difflog.multiplier:
         raise CheckFailed(
@@ -179,6 +179,10 @@ def input_errors(run: Run | None) -> Iterator[None]:
         if found is None or found[1].startswith(("INTERNAL", "JOB", "CONNECT")):
             raise
         text = " ".join(found[2].split())
+        if found[1] == "TASK_WRITE_FAILED":
+            reason = "No space left on device" if "No space left on device" in str(error) else text
+            cure = "free disk space, or fix the permissions of the folder, then run again"
+            raise StoreError(f"cannot write files into the work folder: {reason}", cure=cure) from None
         path = re.search(r"file:\S+?\.parquet", text)
         if "READ_FILE" in found[1] and path:
             text = f"{_path(path[0])}: the file is damaged, or was removed"

@@ -70,6 +70,10 @@ def signed(frame: pa.RecordBatch, step: StepColumns, log: LogColumns) -> Signed:
     slow = np.array([block.plus for block in BLOCKS], np.int64)[places]
     slow += np.where(np.array([block.after_old for block in BLOCKS])[places], old_slow[rows], 0)
     fast = np.where(np.array([block.fast == OLD for block in BLOCKS])[places], old_fast[rows], new_fast[rows])
+    if len(slow) and int(slow.max()) * log.multiplier + int(fast.max()) > np.iinfo(np.int64).max:
+        raise OverflowError(
+            f"slow version {slow.max()} times the multiplier {log.multiplier} is too large for a version"
+        )
     numbers = np.array([block.number for block in BLOCKS], np.int32)[places]
     every = pa.array(rows)
     columns = {name: applied.column(name).take(every) for name in log.key}

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, StepOptions
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SINCE, SLOW, VERSION, StepOptions
 from trueup.verbs.difflog.steps.columns import StateColumns, StepColumns
 from trueup.verbs.difflog.steps.late import Judgement, judge_updates
 from trueup.verbs.difflog.steps.merge import (
@@ -31,7 +31,7 @@ from trueup.verbs.difflog.steps.merge import (
     since,
     time_columns,
 )
-from trueup.verbs.difflog.steps.rows import signed_columns
+from trueup.verbs.difflog.steps.rows import BLOCK, signed_columns
 from trueup.verbs.difflog.steps.rows import states as state_columns
 from trueup.verbs.difflog.steps.schemas import OutputSchemas
 from trueup.verbs.difflog.steps.sent import mapped
@@ -63,6 +63,12 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
     collection = collection.groupBy(*cols(options.key)).agg(collected(name).alias(name))
     both = states.join(collection, list(options.key), "full_outer")
     frame, taken = advance(both, before, before.fast, updated_columns(updates, options), options, 1)
+    reserved = [name for name in (SIGN, VERSION, BLOCK) if name in taken.after.columns]
+    if reserved:
+        raise CheckFailed(
+            [f"the state has a column {name}, which is a column of the log" for name in reserved],
+            cure="rename the column in the states and in the updates",
+        )
     log = options.log_columns
     schemas = OutputSchemas(frame.schema, log)
     # Without columns that no output needs: the rows are sent to Python.

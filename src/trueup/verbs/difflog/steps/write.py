@@ -25,8 +25,8 @@ READ = "read"
 # An INSERT of one file into ClickHouse is atomic up to about a million rows.
 ROWS_PER_FILE = 500_000
 # What a task holds in memory: rows of the frame, and rows of each output that are not written yet.
-ROWS_AT_A_TIME, BYTES_AT_A_TIME = 65_536, 32 * 2**20
-ROWS_PER_GROUP, BYTES_PER_GROUP = 125_000, 32 * 2**20
+ROWS_AT_A_TIME, BYTES_AT_A_TIME = 65_536, 16 * 2**20
+ROWS_PER_GROUP, BYTES_PER_GROUP = 125_000, 16 * 2**20
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,12 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.bulk_session import spark_session
@@ -206,10 +209,10 @@ def measure(
             connection.execute(statement)
         found["duckdb"] = time.monotonic() - started
         found["duckdb_cpu"] = time.process_time() - used
-    started, used = time.monotonic(), _processor_time(session)
+    started, used = time.monotonic(), _processor_time()
     result = run(session, replace(log, target=Target()))
     found["trueup"] = time.monotonic() - started
-    found["trueup_cpu"] = _processor_time(session) - used
+    found["trueup_cpu"] = _processor_time() - used
     found["files"] = f"{result.files_read} of {result.files_in_state}"
     found["signed_rows"] = sum(result.rows.values())
     if peer:
@@ -223,10 +226,18 @@ def measure(
     return found
 
 
-def _processor_time(session: Any) -> float:
-    """Return the seconds of processor time of this process and of Java, which other work on the machine hardly changes."""
-    java = session._jvm.java.lang.ProcessHandle.current().info().totalCpuDuration().get().toMillis()
-    return time.process_time() + float(java) / 1000
+def _processor_time() -> float:
+    """Return the seconds of processor time of this process, of Java and of its workers.
+
+    Other work on the machine changes it less than the elapsed time.
+    """
+    this = psutil.Process()
+    seconds = 0.0
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def main() -> None:
@@ -248,7 +259,7 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory() as temporary, spark_session(SparkSettings()) as session:
         # Both are measured warm: the first rounds of a JVM compile what it runs.
-        for number in range(2):
+        for number in range(5):
             warm = Path(temporary) / f"warm{number}"
             measure(session, warm, 1_000_000, arguments.visits, arguments.rows, peer=False)
             shutil.rmtree(warm)

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from support.switchover import Moving, begin
 from trueup.cli.main import run
 from trueup.errors import ConfigError
 from trueup.testing.postgres import Database
+from trueup.verbs.switchover import way_back
 from trueup.verbs.switchover.accepted import parse_accepted
 from trueup.verbs.switchover.gate import GateClosed
 
@@ -200,3 +202,31 @@ def test_names_to_accept(capsys: pytest.CaptureFixture[str]) -> None:
         parse_accepted("public.v")
     names = parse_accepted(['f(integer, text), "A,b".c', "materialized view:*"])
     assert names.patterns == (("", "f(integer, text)"), ("", '"A,b".c'), ("materialized view", "*"))
+
+
+@pytest.mark.parametrize("place", ["plain", "parts_1", "keyless"])
+def test_no_way_back_without_triggers_on_the_new_database(
+    databases: Databases, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate is closed by a table whose changes would not be recorded for a rollback."""
+    old, new = databases(2)
+    for database in (old, new):
+        database.execute(
+            "CREATE TABLE plain (id int PRIMARY KEY); CREATE TABLE keyless (id int);"
+            " CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+            " CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)"
+        )
+    moving = begin(old, new)
+    problems = way_back.problems
+
+    def late(*arguments: Any) -> Any:
+        new.execute(f"ALTER TABLE {place} DISABLE TRIGGER trueup_log_main_truncate")
+        return problems(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(way_back, "problems", late)
+        name = place.partition("_")[0]
+        reason = f"on new, public.{name}: changes may not have been recorded: triggers are missing or disabled"
+        with pytest.raises(GateClosed, match=reason):
+            moving.execute()
+    assert not moving.execute().already

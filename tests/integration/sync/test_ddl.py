@@ -631,3 +631,38 @@ def test_a_change_between_the_copy_and_the_indexes_is_noticed(pair: Pair, monkey
         assert [problem.where for problem in pair.start().problems] == aside
         assert len(made) == (3 if aside else 2)
         pair.drop()
+
+
+def test_a_trigger_that_is_disabled_between_its_check_and_the_first_round(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fingerprint is that of the check: a later one would hide the change for as long as the link is open."""
+    pair.both("CREATE TABLE acc (id int PRIMARY KEY, n int)")
+    pair.source.execute("INSERT INTO acc VALUES (1, 1)")
+    pair.start()
+    unseen = ["ALTER TABLE acc DISABLE TRIGGER ALL; UPDATE acc SET n = 2; ALTER TABLE acc ENABLE TRIGGER ALL"]
+    set_aside = state.set_aside
+
+    def late(*arguments: Any) -> None:
+        set_aside(*arguments)
+        if unseen:
+            pair.source.execute(unseen.pop())
+
+    monkeypatch.setattr(state, "set_aside", late)
+    (problem,) = pair.run().aside
+    assert not unseen
+    assert problem.where == "public.acc"
+    assert "changes may not have been recorded: triggers are missing or disabled" in problem.what
+
+
+@pytest.mark.parametrize("place", ["parts", "parts_1"])
+def test_a_trigger_of_a_partition_that_is_disabled_while_a_sync_runs(pair: Pair, place: str) -> None:
+    pair.both(PARTS)
+    pair.source.execute("INSERT INTO parts SELECT g, g % 20 FROM generate_series(1, 40) g")
+    pair.start()
+    with following(pair) as follower:
+        pair.source.execute("INSERT INTO parts VALUES (100, 1)")
+        follower.wait_for_equal("parts")
+        pair.source.execute(f"ALTER TABLE {place} DISABLE TRIGGER ALL; DELETE FROM parts_1 WHERE id < 5")
+        pair.source.execute(f"ALTER TABLE {place} ENABLE TRIGGER ALL")
+        follower.wait_for_aside("public.parts")

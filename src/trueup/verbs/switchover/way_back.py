@@ -8,7 +8,6 @@ from trueup.config.wording import counted
 from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.statements import load
-from trueup.errors import CheckFailed
 from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.link import Link
 
@@ -30,10 +29,9 @@ def problems(link: Link, source: Connection, target: Connection) -> list[str]:
     with changelog.open_log(link.target_node) as log:
         if not changelog.is_installed(log, link.name):
             return [f"{new} has no change log"]
-        try:
-            changelog.attached(log, link.name, [replace(table, oid=oids[table.name]) for table in link.tables])
-        except CheckFailed as error:
-            found += [f"on {new}, {reason}" for reason in error.reasons]
+        tables = [replace(table, oid=oids[table.name]) for table in link.tables]
+        _, unrecorded = changelog.attached(log, link.name, tables)
+        found += [f"on {new}, {problem.where}: {problem.what}" for problem in unrecorded]
     stored = state.read(source, link.name)
     if stored is None or stored.id != link.id or stored.source != state.identity(target):
         found.append(f"{old} has no state of a sync from {new}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -28,6 +28,9 @@ from trueup.verbs.sync.state import State
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
+
+# How often the triggers of the change log are checked because they were changed meanwhile.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,7 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
     chain.record(target, name, epoch, chain.origins(source, target, stored.id, stored.tables, nodes[1]))
     with nullcontext(ends.log) if ends.log else changelog.open_log(ends.source_node) as log:
         changelog.check_owner(log, name, stored.id)
-        tables, unrecorded = changelog.attached(log, name, plan.tables)
+        tables, unrecorded, triggers = _attached(ends, log, watched, plan.tables)
         problems += unrecorded
         wrong = {problem.where for problem in problems}
         tables = [table for table in tables if str(table) not in wrong]
@@ -288,15 +291,29 @@ def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str
     refuse_column_lists(source, LOG_SCHEMA)
     warn_unsafe(target, nodes[1])
     state.check_role(target, stored.id, nodes[1])
-    # Triggers were created above.
-    shape = replace(shape, triggers=read_shape(source, name, watched).triggers)
     if not plan.is_ordered:
         target.execute("SET session_replication_role = replica")
     return Link(
         name, stored.id, ends.source_node, ends.target_node, source, target, ends.marker,
-        aside.only(plan, tables, problems), tuple(tables), epoch, shape, tuple(problems), names, watched,
-        (target_names, target_shape),
+        aside.only(plan, tables, problems), tuple(tables), epoch, replace(shape, triggers=triggers), tuple(problems),
+        names, watched, (target_names, target_shape),
     )  # fmt: skip
+
+
+def _attached(
+    ends: Opened, log: Session, watched: Watched, tables: Sequence[SyncTable]
+) -> tuple[list[SyncTable], list[Problem], str | None]:
+    """Return what `changelog.attached` does, and the fingerprint of the triggers that it checked.
+
+    A trigger that is disabled after its check, even for a moment, differs from the fingerprint: the first round notices
+    it. Where the check has created triggers, it is repeated.
+    """
+    for _ in range(_ATTEMPTS):
+        triggers = read_shape(ends.source, ends.name, watched).triggers
+        recorded, problems = changelog.attached(log, ends.name, tables)
+        if read_shape(ends.source, ends.name, watched).triggers == triggers:
+            break
+    return recorded, problems, triggers
 
 
 def _plan(ends: Opened, stored: State, shape: Shape) -> tuple[Plan, list[Problem]]:

@@ -25,7 +25,8 @@ from support.data_copies import copy_data_folders
 from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
 from support.run_guard import start_guard
-from support.spark import INTERPRETED
+from support.sessions import close_sessions, keep_sessions
+from support.spark import INTERPRETED, ROOMY
 from trueup.report.model import DiffResult
 from trueup.testing import postgres
 from trueup.testing.postgres import Database, Server
@@ -75,6 +76,7 @@ if "TMPDIR" not in os.environ and _memory_has_room("/dev/shm"):
 
 use_test_cache()
 copy_data_folders()
+keep_sessions()
 
 
 # Groups of tests that share a fixture which is slow to start: group name and fixture. The longest first.
@@ -93,7 +95,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _clean_environment(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
     """Isolate tests from the settings and the folders of the user, and from the Spark session of other tests."""
     if "pyspark" in sys.modules and not _uses_spark(request.node):
         monkeypatch.setattr("trueup.engine.lasting.session_of_program", lambda settings: None)
@@ -102,6 +106,8 @@ def _clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
             monkeypatch.delenv(name)
     monkeypatch.setenv("TRUEUP_TASKS_DB", str(tmp_path / "tasks.db"))
     monkeypatch.chdir(tmp_path)
+    yield
+    close_sessions()
 
 
 @pytest.fixture(scope="session")
@@ -110,6 +116,7 @@ def server() -> Iterator[Server]:
     with Server.start(name="tests", bin_dir=PG_BIN) as started:
         # The first session writes a file that new databases are copied with, and their sessions start faster.
         started.database("template1").execute("SELECT")
+        close_sessions()
         yield started
 
 
@@ -219,7 +226,7 @@ def spark() -> Iterator[Spark]:
     )
     # Tables of a few rows: more partitions, and compiling each query, would only cost time. Tests that start Spark as a
     # user does compile them; tests/spark/difflog/test_cluster.py compares the results.
-    conf = {"spark.sql.shuffle.partitions": "2", **INTERPRETED}
+    conf = {"spark.sql.shuffle.partitions": "2", **INTERPRETED, **ROOMY}
     session = start_session(slots=2, conf=conf)
     # The server for foreachBatch waits with select(), which fails for file descriptors from 1024 on, and every thread
     # of an embedded ClickHouse has three: start it before that number is reached.

@@ -429,6 +429,14 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stderr.strip() == "[] 0"
 
 
+@pytest.mark.parametrize("module", ["diff", "repair", "sync", "switchover", "validate", "tube"])
+def test_verbs_for_tables_of_postgresql_do_not_import_what_files_need(module: str) -> None:
+    """A comparison of two small tables takes less time than to import Arrow."""
+    code = f"import sys, trueup.api.{module}; print(sorted({set(HEAVY[:7])!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_no_arguments_show_the_help(cli: Cli) -> None:
     ran = cli()
     assert (ran.code, ran.out) == (2, "")

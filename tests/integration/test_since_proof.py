@@ -10,7 +10,7 @@ import pytest
 
 import trueup
 from support.fixtures import Databases, OnAll
-from trueup.api import diff as api
+from trueup.api import since_proof
 from trueup.report.text import summary
 from trueup.rows.keys import Block
 from trueup.rows.proven import ProvenTable
@@ -49,7 +49,7 @@ def pair(databases: Databases, on_all: OnAll) -> list[Database]:
 def _compare(
     pair: list[Database], prover: Known, monkeypatch: pytest.MonkeyPatch, *, quick: bool = False, table: str = "items"
 ) -> trueup.DiffResult:
-    monkeypatch.setattr(api, "ValidationProver", lambda config, name: prover)
+    monkeypatch.setattr(since_proof, "ValidationProver", lambda config, name: prover)
     nodes = {"n1": pair[0].uri, "n2": pair[1].uri}
     options: dict[str, Any] = {"recheck": 0, "engine": "local", "since_proof": "shop"}
     return (trueup.check if quick else trueup.diff)(table, nodes=nodes, **options)

@@ -24,6 +24,8 @@ echo "WARNING: Using incubator modules: jdk.incubator.vector" >&2
 # A session that does not compile its queries, and one that does, which is the default.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+# A session of hundreds of tests: with little memory, a tenth of its processor time is garbage collection.
+ROOMY = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Xmn600m"}
 # A session that does not divide the rows of small tables.
 ONE_PARTITION = dict.fromkeys(
     ("spark.sql.shuffle.partitions", "spark.sql.files.minPartitionNum", "spark.sql.leafNodeDefaultParallelism"), "1"

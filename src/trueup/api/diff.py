@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from trueup.api.parameters import configuration, same_parameters
-from trueup.api.since_proof import ValidationProver
 from trueup.config.address import POSTGRESQL
 from trueup.config.load import load
 from trueup.config.model import Config
@@ -27,19 +26,17 @@ from trueup.rows.request import TableRequest, request_again
 from trueup.store import TaskStore
 from trueup.task.past import find_report, read_past, request_of
 from trueup.task.past_run import PastRun, find_run
-from trueup.verbs.compare import explain as explain_verb
-from trueup.verbs.compare import run as compare_run
-from trueup.verbs.compare.explain import Explanation
-from trueup.verbs.compare.prepare import can_compare
-from trueup.verbs.compare.request import CompareRequest
+from trueup.verbs.compare.request import CompareRequest, can_compare
 from trueup.verbs.diff import many
 from trueup.verbs.diff import rerun as rerun_verb
 from trueup.verbs.diff import run as one
 from trueup.verbs.diff.rerun_many import RerunRequest, rerun_run
-from trueup.verbs.validate.proving.record import Recorder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from trueup.task.open import OpenTask
+    from trueup.verbs.compare.explain import Explanation
 
 S = TypeVar("S", DiffSettings, SparkSettings)
 
@@ -286,9 +283,35 @@ def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResul
                     cure = "leave out --map, --query and nodes of other kinds"
                     raise ConfigError(f"{_option(option)} is for tables of PostgreSQL", cure=cure)
             compared = _compare_request(request, frames, options, config)
-            return compare_run.run(compared, store=store, progress=options["progress"])
-        by_value = partial(compare_run.run_in, CompareRequest(request)) if can_compare(request) else None
+            return _compare_nodes(compared, store, options["progress"])
+        by_value = partial(_compare_by_value, CompareRequest(request)) if can_compare(request) else None
         return one.run(request, store=store, progress=options["progress"], by_value=by_value)
+
+
+# These import what they need when it is needed: Arrow and the validation take longer to import than the comparison of a
+# small table takes.
+def _compare_nodes(request: CompareRequest, store: TaskStore, progress: Progress | None) -> DiffResult:
+    from trueup.verbs.compare.run import run
+
+    return run(request, store=store, progress=progress)
+
+
+def _compare_by_value(request: CompareRequest, task: OpenTask) -> DiffResult:
+    from trueup.verbs.compare.run import run_in
+
+    return run_in(request, task)
+
+
+def _with_prover(request: TableRequest, config: Config, validation: str) -> TableRequest:
+    from trueup.api.since_proof import ValidationProver
+
+    return replace(request, prover=ValidationProver(config, validation))
+
+
+def _with_certifier(request: TableRequest, config: Config, validation: str) -> TableRequest:
+    from trueup.verbs.validate.proving.record import Recorder
+
+    return replace(request, certifier=Recorder(config, validation))
 
 
 def _compare_request(
@@ -313,9 +336,11 @@ def explain(options: dict[str, Any]) -> Explanation:
 
     Parameters and errors are those of `diff`.
     """
+    from trueup.verbs.compare.explain import explain as explained
+
     addressed, frames = _without_frames(options)
     request, config = _request(addressed["table"], addressed, digests_only=False)
-    return explain_verb.explain(_compare_request(request, frames, addressed, config))
+    return explained(_compare_request(request, frames, addressed, config))
 
 
 def _without_frames(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, DataFrame]]:
@@ -406,9 +431,9 @@ def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> t
         if options["certify"]:
             cure = "leave out one of them"
             raise ConfigError("--certify and --since-proof cannot be combined", cure=cure)
-        request = replace(request, prover=ValidationProver(config, options["since_proof"]))
+        request = _with_prover(request, config, options["since_proof"])
     if options["certify"]:
-        request = replace(request, certifier=Recorder(config, options["certify"]))
+        request = _with_certifier(request, config, options["certify"])
     return request, config
 
 

@@ -28,14 +28,12 @@ from trueup.rows.request import TableRequest
 from trueup.sinks import open_sink
 from trueup.sinks.base import Sink
 from trueup.store import TaskStore
-from trueup.verbs.compare import run as compare_run
 from trueup.verbs.compare.request import CompareRequest
 from trueup.verbs.tube import letters
 from trueup.verbs.tube.letters import Letter
 from trueup.verbs.tube.model import Job, RunOptions, Summary
 from trueup.verbs.tube.restart import run_as_task
 from trueup.verbs.tube.target import Target, configured_target, last_target, not_known, recorded
-from trueup.verbs.tube_proof import run as tube_proof
 from trueup.verbs.tube_proof.model import TubeProof
 
 if TYPE_CHECKING:
@@ -342,6 +340,10 @@ class Tube:
         with a report as of `trueup.diff`; documents are read in batches. Raises ConfigError for a sink whose documents
         cannot be read.
         """
+        # Arrow, which this uses, takes longer to import than the other verbs of a tube take.
+        from trueup.verbs.compare import run as compare_run
+        from trueup.verbs.tube_proof import run as tube_proof
+
         config = self._config or Config()
         changes = {"max_diff_rows": max_diff_rows, "recheck": recheck, "recheck_wait": recheck_wait}
         given: dict[str, Any] = {**changes, "report_dir": report_dir}

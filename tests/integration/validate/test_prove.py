@@ -295,6 +295,8 @@ def test_a_subscription_of_another_publisher_is_another_writer(
     copy.stop()
     copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} DISABLE")
     copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} SET (slot_name = NONE)")
+    # Its worker ends a moment later.
+    copy.until(lambda: third.execute(f"SELECT FROM pg_replication_slots WHERE slot_name = '{second}' AND NOT active"))
     copy.up.execute(f"SELECT pg_drop_replication_slot('{copy.down.name}')")
     third.execute(f"SELECT pg_drop_replication_slot('{second}')")
     third.drop()

@@ -153,7 +153,7 @@ def test_what_happens_while_rows_are_compared(copy: Copy) -> None:
 
     _begin(copy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trueup.api.diff.Recorder", _Spy)
+        patch.setattr("trueup.verbs.validate.proving.record.Recorder", _Spy)
         _run(copy)
     (spec,) = specs
     assert display_name(spec.schema, spec.table) == "public.t"
@@ -205,7 +205,7 @@ def test_changes_while_rows_are_compared_touch_their_blocks(engine: str, copy: C
             return begun
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trueup.api.diff.Recorder", _Writing)
+        patch.setattr("trueup.verbs.validate.proving.record.Recorder", _Writing)
         # A validation that has lost a session says that the command has to be run again.
         copy.until(lambda: not _run(copy).certified["reason"])
     # A block that was touched before and not since is as it was compared.

@@ -13,37 +13,12 @@ from trueup.nodes.columnar import ColumnarNode, NotColumnar
 from trueup.nodes.kinds import Opening, open_node
 from trueup.nodes.plan import Request, plan_columns, renamed
 from trueup.nodes.postgres import Options
-from trueup.rows.request import TableRequest
 from trueup.rows.spec import ValueClass
 from trueup.verbs.compare.request import CompareRequest, Session
 
 # Kinds of nodes that can be read without Spark; files of these kinds by Arrow.
 _COLUMNAR = ("parquet", "delta")
 _WITHOUT_SPARK = (POSTGRESQL, "mysql", "clickhouse", "chdb", *_COLUMNAR)
-
-
-def check_settings(table: TableRequest) -> None:
-    """Raise ConfigError for settings that a comparison across kinds would ignore."""
-    settings = table.settings
-    used = {
-        "--gentle": settings.gentle,
-        "--max-rows-per-second": settings.max_rows_per_second > 0,
-        "--numeric representation": settings.numeric != "value",
-        "diff.digest": settings.digest != "auto",
-    }
-    wrong = [name for name, is_used in used.items() if is_used]
-    if wrong:
-        message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL, or with other types"
-        raise ConfigError(message, cure="leave it out")
-
-
-def can_compare(table: TableRequest) -> bool:
-    """Return whether the settings can be used to compare by value."""
-    try:
-        check_settings(table)
-    except ConfigError:
-        return False
-    return True
 
 
 def prepared(

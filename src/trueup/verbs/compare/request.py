@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trueup.engine.progress import Progress
+from trueup.errors import ConfigError
 from trueup.nodes.base import ComparedNode, Plan
 from trueup.nodes.mapping import CompareMap
 from trueup.rows.classes import type_text
@@ -24,6 +25,30 @@ if TYPE_CHECKING:
 
 # Values in names of folders are texts: 01 is not 1.
 _AS_WRITTEN = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
+
+
+def check_settings(table: TableRequest) -> None:
+    """Raise ConfigError for settings that a comparison across kinds would ignore."""
+    settings = table.settings
+    used = {
+        "--gentle": settings.gentle,
+        "--max-rows-per-second": settings.max_rows_per_second > 0,
+        "--numeric representation": settings.numeric != "value",
+        "diff.digest": settings.digest != "auto",
+    }
+    wrong = [name for name, is_used in used.items() if is_used]
+    if wrong:
+        message = f"{', '.join(wrong)} cannot be used with nodes of other kinds than PostgreSQL, or with other types"
+        raise ConfigError(message, cure="leave it out")
+
+
+def can_compare(table: TableRequest) -> bool:
+    """Return whether the settings can be used to compare by value."""
+    try:
+        check_settings(table)
+    except ConfigError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from trueup.task.compare.state import new_state
 from trueup.task.open import OpenTask, open_task
 from trueup.task.steering import Steering
 from trueup.verbs.compare.digests import all_digests, differing_blocks, with_blocks, with_hash
-from trueup.verbs.compare.prepare import check_settings, inexact, prepared, remarks_of
+from trueup.verbs.compare.prepare import inexact, prepared, remarks_of
 from trueup.verbs.compare.recheck import recheck
-from trueup.verbs.compare.request import CompareRequest, CompareRun, Session
+from trueup.verbs.compare.request import CompareRequest, CompareRun, Session, check_settings
 from trueup.verbs.compare.rows import compared_blocks, keep
 
 AGAIN = "nothing was changed on any node; run the command again"

@@ -93,14 +93,14 @@ class Written:
 def write_files(paths: Sequence[str], plan: OutputPlan, folder: str) -> list[Written]:
     """Write the rows of all outputs for these files of the frame into a folder, and return the files."""
     token = uuid.uuid4().hex
-    outputs: dict[str, _Output] = {}
+    outputs: dict[str, Output] = {}
     read = 0
     try:
-        for frame in _batches(paths, plan.names):
+        for frame in batches(paths, plan.names):
             read += frame.num_rows
             for name, columns in _rows(frame, plan):
                 if name not in outputs:
-                    outputs[name] = _Output(name, folder, token, plan.footers[name])
+                    outputs[name] = Output(name, folder, token, plan.footers[name])
                 outputs[name].add(columns)
         for output in outputs.values():
             output.close()
@@ -111,7 +111,8 @@ def write_files(paths: Sequence[str], plan: OutputPlan, folder: str) -> list[Wri
     return [Written(READ, "", read), *[written for output in outputs.values() for written in output.written]]
 
 
-def _batches(paths: Sequence[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def batches(paths: Sequence[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files of the frame, in parts of limited size."""
     for path in paths:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_rows_at_a_time(file), columns=[f"c{n}" for n in range(len(names))]):
@@ -161,7 +162,7 @@ def _true(frame: pa.RecordBatch, column: str) -> np.ndarray:
     return values
 
 
-class _Output:
+class Output:
     """The files of one output that one task writes: opened when it has rows, of limited size."""
 
     def __init__(self, name: str, folder: str, token: str, footer: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ install: .venv/.installed
 .venv/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing trueup and its requirements into .venv"
-	@($(PIP) install "uv>=0.5" && $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(OURS)) \
+	@($(PIP) install "uv>=0.5" && $(BIN)/uv pip install --quiet --python $(BIN)/python $(OURS)) \
 	    || ($(PIP) install "pip>=23" && $(PIP) install $(OURS))
 	@touch $@
 
@@ -25,7 +25,7 @@ demo: install
 test: install
 	@tests/install-tools
 	@$(MAKE) --no-print-directory -j 2 lint archive compiled
-	$(BIN)/pytest -n 6 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n 5 --dist loadgroup --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check

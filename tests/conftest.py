@@ -171,9 +171,9 @@ def fresh_server() -> Iterator[FreshServer]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let validations of this process look for changes more often: tests wait for what they find."""
-    monkeypatch.setattr("trueup.verbs.validate.run.POLL_SECONDS", 0.1)
-    monkeypatch.setattr("trueup.verbs.validate.triggers.tubes.IDLE_SECONDS", 0.2)
-    monkeypatch.setattr("trueup.verbs.validate.validator.HEALTH_SECONDS", 0.5)
+    monkeypatch.setattr("trueup.verbs.validate.run.POLL_SECONDS", 0.2)
+    monkeypatch.setattr("trueup.verbs.validate.triggers.tubes.IDLE_SECONDS", 0.4)
+    monkeypatch.setattr("trueup.verbs.validate.validator.HEALTH_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def spark() -> Iterator[Spark]:
     from pyspark.java_gateway import ensure_callback_server_started
 
     from trueup.engine.jvm import stop_session
-    from trueup.engine.session import start_session
+    from trueup.engine.session import lasting_conf, start_session
 
     # Workers import functions of test modules; they do not import from the working folder.
     tests = Path(__file__).parent
@@ -226,7 +226,7 @@ def spark() -> Iterator[Spark]:
     )
     # Tables of a few rows: more partitions, and compiling each query, would only cost time. Tests that start Spark as a
     # user does compile them; tests/spark/difflog/test_cluster.py compares the results.
-    conf = {"spark.sql.shuffle.partitions": "2", **INTERPRETED, **ROOMY}
+    conf = {**lasting_conf(), "spark.sql.shuffle.partitions": "2", **INTERPRETED, **ROOMY}
     session = start_session(slots=2, conf=conf)
     # The server for foreachBatch waits with select(), which fails for file descriptors from 1024 on, and every thread
     # of an embedded ClickHouse has three: start it before that number is reached.

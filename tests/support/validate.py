@@ -20,7 +20,7 @@ from trueup.verbs.validate.status import Status
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
 PATIENCE = 120.0
 # A period of 0 would scrub all the time, which is most of the processor time of such a test.
-QUICK = {"check_interval": 0.1, "row_error_delay": 0.4, "scrub_period": 1.0}
+QUICK = {"check_interval": 0.2, "row_error_delay": 0.4, "scrub_period": 1.0}
 
 
 class Copy:

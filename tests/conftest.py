@@ -171,7 +171,6 @@ def fresh_server() -> Iterator[FreshServer]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let validations of this process look for changes more often: tests wait for what they find."""
-    monkeypatch.setattr("trueup.verbs.validate.run.POLL_SECONDS", 0.2)
     monkeypatch.setattr("trueup.verbs.validate.triggers.tubes.IDLE_SECONDS", 0.4)
     monkeypatch.setattr("trueup.verbs.validate.validator.HEALTH_SECONDS", 1.0)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
+import pytest
+
 from support.fixtures import Databases
 from trueup.capture.triggers import tubes
 from trueup.capture.triggers.install import install
 from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
 from trueup.db.node import connect
+from trueup.db.private import install_privately
 from trueup.verbs.switchover import pointer
 from trueup.verbs.sync import state
 from trueup.verbs.validate.meta import open_meta
@@ -55,3 +59,20 @@ def test_default_privileges_grant_nothing(databases: Databases) -> None:
     database.execute("GRANT SELECT ON trueup.validation TO pg_monitor")
     install_all(0)
     assert ("validation", "SELECT", "pg_monitor") in database.execute(GRANTED)
+
+
+def test_an_installation_is_repeated_after_conflicts_and_not_after_other_errors(databases: Databases) -> None:
+    (database,) = databases(1)
+    messages = ["tuple concurrently updated"] * 12 + ["something else"]
+    with connect(Node("n1", database.uri), application="test", read_only=False) as connection:
+
+        def fail() -> None:
+            connection.execute("CREATE TABLE trueup.t (id int)")
+            if messages:
+                connection.execute(f"DO $$ BEGIN RAISE '{messages.pop(0)}' USING ERRCODE = 'XX000'; END $$")
+
+        with pytest.raises(psycopg.errors.InternalError_, match="something else"):
+            install_privately(connection, "trueup", fail)
+        assert not messages
+        install_privately(connection, "trueup", fail)
+    assert database.execute("SELECT count(*) FROM trueup.t") == [(0,)]

@@ -23,10 +23,11 @@ _CONFLICTS = (
     psycopg.errors.DuplicateTable,
     psycopg.errors.DuplicateObject,
     psycopg.errors.DuplicateFunction,
-    # "tuple concurrently updated"
-    psycopg.errors.InternalError_,
 )
-_ATTEMPTS = 10
+# Of an internal error, which has no code of its own and is not translated: `updated` or `deleted`.
+_CONCURRENT = "tuple concurrently "
+# Seconds. Of the sessions that wait for each other, one succeeds at a time.
+_PATIENCE = 60.0
 
 
 def install_privately(connection: Connection, schema: str, install: Callable[[], None]) -> None:
@@ -36,7 +37,8 @@ def install_privately(connection: Connection, schema: str, install: Callable[[],
     Objects that exist keep their privileges. A lock that excludes a concurrent installation is not needed: if the other
     session was faster, `install` is called again.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
+    give_up = time.monotonic() + _PATIENCE
+    while True:
         try:
             with connection.transaction():
                 known = set(_rows(connection, "objects", schema))
@@ -47,10 +49,15 @@ def install_privately(connection: Connection, schema: str, install: Callable[[],
                 if revokes := [revoke for catalog, oid, revoke in rows if (catalog, oid) not in known]:
                     connection.execute("; ".join(revokes))
             return
-        except _CONFLICTS:
-            if attempt == _ATTEMPTS:
+        except psycopg.Error as error:
+            if not _is_conflict(error) or time.monotonic() > give_up:
                 raise
             time.sleep(random.uniform(0.01, 0.1))
+
+
+def _is_conflict(error: psycopg.Error) -> bool:
+    is_internal = isinstance(error, psycopg.errors.InternalError_)
+    return isinstance(error, _CONFLICTS) or (is_internal and (error.diag.message_primary or "").startswith(_CONCURRENT))
 
 
 def _rows(connection: Connection, statement: str, schema: str) -> list[tuple[LiteralString, ...]]:

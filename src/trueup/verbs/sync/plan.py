@@ -35,10 +35,15 @@ from trueup.verbs.sync.model import (
     Problem,
     SyncTable,
 )
-from trueup.verbs.sync.plan_notes import check_large_objects, disabled_note, other_differences, view_notes
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.target_schema.left_out import find_left_out
 from trueup.verbs.sync.target_schema.not_copied import remarks_on
+from trueup.verbs.sync.target_schema.plan_notes import (
+    check_large_objects,
+    disabled_note,
+    other_differences,
+    view_notes,
+)
 from trueup.verbs.sync.target_schema.plan_schema import check_schema_creation, is_superuser
 from trueup.verbs.sync.target_schema.plan_target import TargetState, check_targets
 

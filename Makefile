@@ -25,7 +25,7 @@ demo: install
 test: install
 	@tests/install-tools
 	@$(MAKE) --no-print-directory -j 2 lint archive compiled
-	$(BIN)/pytest -n 5 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n 6 --dist loadgroup --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check

@@ -41,8 +41,15 @@ settings.register_profile("ci", derandomize=True, deadline=None, suppress_health
 settings.register_profile("elsewhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "elsewhere")
 
-# Statistics, plans and numbers of transactions must not depend on when autovacuum looks at a table.
-postgres.SETTINGS = {**postgres.SETTINGS, "autovacuum": "off"}
+postgres.SETTINGS = {
+    **postgres.SETTINGS,
+    # Statistics, plans and numbers of transactions must not depend on when autovacuum looks at a table.
+    "autovacuum": "off",
+    # Each new database is a checkpoint, after which whole pages are logged. Only a crash of the machine needs them.
+    "full_page_writes": "off",
+    "wal_init_zero": "off",
+    "checkpoint_timeout": "1h",
+}
 
 # A shell starts background jobs, and nohup, with SIGINT ignored. Programs that tests stop with it would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -15,9 +15,9 @@ from trueup.report.html import write_diff_page
 from trueup.report.json_reader import loaded
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The Chromium process of the run."""
+    """The Chromium process of a module; until the end of the run, it would use processor time."""
     if not CHROMIUM:
         pytest.skip("no Chromium is installed: apt-get install chromium")
     with tempfile.TemporaryDirectory(prefix="trueup-chromium-", ignore_cleanup_errors=True) as profile:

@@ -5,7 +5,7 @@ BIN = .venv/bin
 PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 OURS = -c constraints.txt -e ".[demo,dev]"
 
-.PHONY: install demo test lint archive compiled unit reference lock bench clean
+.PHONY: install demo test tests lint archive compiled unit reference lock bench clean
 
 install: .venv/.installed
 
@@ -24,7 +24,11 @@ demo: install
 
 test: install
 	@tests/install-tools
-	@$(MAKE) --no-print-directory -j 2 lint archive compiled
+	@$(MAKE) --no-print-directory -j 2 archive compiled
+	@$(MAKE) --no-print-directory -j 2 lint tests
+
+# Six processes for two cores: many tests wait.
+tests: install
 	$(BIN)/pytest -n 6 --dist loadgroup --no-loadscope-reorder
 
 lint: install

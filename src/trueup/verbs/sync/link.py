@@ -305,8 +305,8 @@ def _attached(
 ) -> tuple[list[SyncTable], list[Problem], str | None]:
     """Return what `changelog.attached` does, and the fingerprint of the triggers that it checked.
 
-    A trigger that is disabled after its check, even for a moment, differs from the fingerprint: the first round notices
-    it. Where the check has created triggers, it is repeated.
+    A trigger that is disabled after its check differs from the fingerprint, also if ENABLE TRIGGER follows (its state
+    was ENABLE ALWAYS): the first round notices it. Where the check has created triggers, it is repeated.
     """
     for _ in range(_ATTEMPTS):
         triggers = read_shape(ends.source, ends.name, watched).triggers

@@ -37,17 +37,26 @@ def install_privately(connection: Connection, schema: str, install: Callable[[],
     Objects that exist keep their privileges. A lock that excludes a concurrent installation is not needed: if the other
     session was faster, `install` is called again.
     """
+
+    def create() -> None:
+        known = set(_rows(connection, "objects", schema))
+        create_schema(connection, schema)
+        install()
+        rows = _rows(connection, "granted", schema)
+        # In one round trip.
+        if revokes := [revoke for catalog, oid, revoke in rows if (catalog, oid) not in known]:
+            connection.execute("; ".join(revokes))
+
+    repeat_after_conflicts(connection, create)
+
+
+def repeat_after_conflicts(connection: Connection, change: Callable[[], object]) -> None:
+    """Call `change` in one transaction, and again if another session changed the same objects meanwhile."""
     give_up = time.monotonic() + _PATIENCE
     while True:
         try:
             with connection.transaction():
-                known = set(_rows(connection, "objects", schema))
-                create_schema(connection, schema)
-                install()
-                rows = _rows(connection, "granted", schema)
-                # In one round trip.
-                if revokes := [revoke for catalog, oid, revoke in rows if (catalog, oid) not in known]:
-                    connection.execute("; ".join(revokes))
+                change()
             return
         except psycopg.Error as error:
             if not _is_conflict(error) or time.monotonic() > give_up:

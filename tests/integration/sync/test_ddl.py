@@ -655,8 +655,10 @@ def test_a_trigger_that_is_disabled_between_its_check_and_the_first_round(
     assert "changes may not have been recorded: triggers are missing or disabled" in problem.what
 
 
+@pytest.mark.parametrize("more", ["", "; CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30)"])
 @pytest.mark.parametrize("place", ["parts", "parts_1"])
-def test_a_trigger_of_a_partition_that_is_disabled_while_a_sync_runs(pair: Pair, place: str) -> None:
+def test_a_trigger_of_a_partition_that_is_disabled_while_a_sync_runs(pair: Pair, place: str, more: str) -> None:
+    """Also with a new partition, whose triggers are created."""
     pair.both(PARTS)
     pair.source.execute("INSERT INTO parts SELECT g, g % 20 FROM generate_series(1, 40) g")
     pair.start()
@@ -664,5 +666,16 @@ def test_a_trigger_of_a_partition_that_is_disabled_while_a_sync_runs(pair: Pair,
         pair.source.execute("INSERT INTO parts VALUES (100, 1)")
         follower.wait_for_equal("parts")
         pair.source.execute(f"ALTER TABLE {place} DISABLE TRIGGER ALL; DELETE FROM parts_1 WHERE id < 5")
-        pair.source.execute(f"ALTER TABLE {place} ENABLE TRIGGER ALL")
+        pair.source.execute(f"ALTER TABLE {place} ENABLE TRIGGER ALL{more}")
         follower.wait_for_aside("public.parts")
+    assert "triggers are missing or disabled" in pair.run().aside[0].what
+
+
+def test_a_partitioned_table_without_partitions(pair: Pair) -> None:
+    pair.both(PARTS)
+    pair.source.execute("INSERT INTO parts SELECT g, g % 20 FROM generate_series(1, 40) g")
+    pair.start()
+    pair.both("DROP TABLE parts_1, parts_2")
+    pair.run()
+    assert not pair.run().aside
+    pair.check_equal(["parts"])

@@ -20,7 +20,7 @@ from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.address import join, parse
 from trueup.db.connection import Connection, Cursor, one_value
 from trueup.db.drop_schema import drop_schema_if_empty
-from trueup.db.private import install_privately
+from trueup.db.private import install_privately, repeat_after_conflicts
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
@@ -121,7 +121,7 @@ def install(connection: Connection) -> None:
 
     install_privately(connection, "trueup", create_objects)
     install_privately(connection, FUNCTIONS_SCHEMA, create_functions)
-    connection.execute(statement("grant"))
+    repeat_after_conflicts(connection, lambda: connection.execute(statement("grant")))
 
 
 def is_installed(connection: Connection) -> bool:

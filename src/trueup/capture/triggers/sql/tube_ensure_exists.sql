@@ -49,6 +49,9 @@ BEGIN
                   WHERE x.tube = tube_ensure_exists.tube AND x.detached_at IS NULL LOOP
             PERFORM @schema@.tube_try_expressions(s.source);
             PERFORM @schema@.tube_trigger_functions(s.source);
+            IF cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0 THEN
+                PERFORM @schema@.tube_incomplete(s.source, 'triggers were missing or disabled');
+            END IF;
             PERFORM @schema@.tube_cover(s.source, false, '30 s');
             IF old.predicate IS DISTINCT FROM predicate THEN
                 PERFORM @schema@.tube_incomplete(s.source, 'the predicate of the tube was changed');

@@ -12,6 +12,8 @@ BEGIN
                 AND (tube_partitions_ensure_attached.tube IS NULL OR x.tube = tube_partitions_ensure_attached.tube)
               ORDER BY x.source LOOP
         PERFORM @schema@.tube_key_follow(s.source);
+        -- Triggers that were disabled or dropped show that touches may be lost: they stay so until the table is attached again.
+        CONTINUE WHEN cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0;
         IF NOT (s.covered @> s.there AND s.covered <@ s.there) THEN
             PERFORM @schema@.tube_cover(s.source, false, patience);
             changed := changed + 1;

@@ -3,7 +3,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN jsonb_build_object(
         'place', @schema@.tube_key_place("table"),
-        'files', (SELECT jsonb_object_agg(c.oid, c.relfilenode) FROM @schema@.tube_relations("table") r(relation)
+        'files', (SELECT coalesce(jsonb_object_agg(c.oid, c.relfilenode), '{}') FROM @schema@.tube_relations("table") r(relation)
                     JOIN pg_class c ON c.oid = r.relation WHERE c.relkind = 'r'),
         'columns', (SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a
                      WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped));

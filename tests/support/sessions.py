@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from trueup.testing.postgres import Database, Statement
+from trueup.testing.postgres import Database, Statement, last_rows
 
 Session: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
@@ -41,17 +41,10 @@ def close_sessions() -> None:
 def _execute(
     self: Database, statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None = None
 ) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
     if _needs_others_closed(statement):
         close_sessions()
     with _session(self.uri) as session:
-        cursor = session.execute(statement, params)
-        more: bool | None = True
-        while more:
-            if cursor.description is not None:
-                rows = cursor.fetchall()
-            more = cursor.nextset()
-    return rows
+        return last_rows(session.execute(statement, params))
 
 
 def _needs_others_closed(statement: Statement) -> bool:

@@ -66,6 +66,17 @@ SETTINGS: Mapping[str, str] = {
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 
+def last_rows(cursor: psycopg.Cursor[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the rows of the last statement that returns rows."""
+    rows: list[tuple[Any, ...]] = []
+    more: bool | None = True
+    while more:
+        if cursor.description is not None:
+            rows = cursor.fetchall()
+        more = cursor.nextset()
+    return rows
+
+
 @dataclass
 class Database:
     """A database of a server, for short statements of demos and tests."""
@@ -78,15 +89,8 @@ class Database:
         self, statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
         """Run statements with autocommit, and return the rows of the last one that returns rows."""
-        rows: list[tuple[Any, ...]] = []
         with psycopg.connect(self.uri, autocommit=True) as connection:
-            cursor = connection.execute(statement, params)
-            more: bool | None = True
-            while more:
-                if cursor.description is not None:
-                    rows = cursor.fetchall()
-                more = cursor.nextset()
-        return rows
+            return last_rows(connection.execute(statement, params))
 
     def executemany(self, statement: Statement, rows: Iterable[Sequence[Any] | Mapping[str, Any]]) -> None:
         """Run a statement once per row, in one transaction."""

@@ -80,7 +80,7 @@ def test_problems_are_shown(cli: Cli, node: Database) -> None:
     cli("tube", "ensure", "search")
     cli("tube", "attach", "search", "orders", "--shard", 1)
     node.execute("ALTER TABLE orders DISABLE TRIGGER USER")
-    assert "PROBLEM: triggers are missing or disabled" in cli("tube", "list").out
+    assert "PROBLEM: triggers are missing, disabled or replaced" in cli("tube", "list").out
     assert cli("tube", "list", "--json").json[0]["tables"][0]["problem"]
 
 

@@ -226,7 +226,8 @@ def test_no_way_back_without_triggers_on_the_new_database(
     with monkeypatch.context() as patch:
         patch.setattr(way_back, "problems", late)
         name = place.partition("_")[0]
-        reason = f"on new, public.{name}: changes may not have been recorded: triggers are missing or disabled"
+        lost = "triggers are missing, disabled or replaced"
+        reason = f"on new, public.{name}: changes may not have been recorded: {lost}"
         with pytest.raises(GateClosed, match=reason):
             moving.execute()
     assert not moving.execute().already

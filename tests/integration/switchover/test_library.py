@@ -62,7 +62,7 @@ def test_copy_rounds_switchover_and_rollback(databases: Databases) -> None:
     # Changes that were not recorded, and a table without a key that differs: both have one cure, which works.
     old.execute("ALTER TABLE places DISABLE TRIGGER USER; UPDATE places SET note = 'unseen'")
     (aside,) = sync.run().aside
-    assert aside.what == "changes may not have been recorded: triggers are missing or disabled"
+    assert aside.what == "changes may not have been recorded: triggers are missing, disabled or replaced"
     assert aside.cure == "copy the table again: trueup sync add public.places"
     sync.add(["public.places"])
     new.execute("DELETE FROM notes WHERE ctid = (SELECT max(ctid) FROM notes)")

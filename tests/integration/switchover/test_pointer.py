@@ -119,6 +119,27 @@ def test_a_guard_without_a_lock_is_an_error(pair: tuple[Database, Database]) -> 
         assert guard.unguarded(connection, NAMES, "main") == []
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON public.t WHEN (false) EXECUTE FUNCTION {0}('main')",
+        "BEFORE INSERT ON public.t EXECUTE FUNCTION {0}('main')",
+        "BEFORE INSERT OR UPDATE OF id OR DELETE OR TRUNCATE ON public.t EXECUTE FUNCTION {0}('main')",
+        "BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON public.t EXECUTE FUNCTION {0}('other')",
+    ],
+)
+def test_a_guard_that_its_owner_replaced(pair: tuple[Database, Database], definition: str) -> None:
+    """It has the name, the function and the state of a guard, and lets writes pass."""
+    old, _ = pair
+    name = guard.trigger("main")
+    statement = definition.format("trueup.switchover_guard")
+    old.execute(f"CREATE OR REPLACE TRIGGER {name} {statement}; ALTER TABLE public.t ENABLE ALWAYS TRIGGER {name}")
+    with admin(old) as connection:
+        assert guard.unguarded(connection, NAMES, "main") == [("public", "t")]
+        assert guard.install(connection, NAMES, "main", timeout=10) == 1
+        assert guard.unguarded(connection, NAMES, "main") == []
+
+
 def test_applications_follow_the_pointer(pair: tuple[Database, Database]) -> None:
     """Clients that write all the time see a delay, and no write is lost, in both directions."""
     old, new = pair

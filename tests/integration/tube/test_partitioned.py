@@ -146,6 +146,33 @@ def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: TubeD
     assert events.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
 
+@pytest.mark.parametrize("capture", ["statement", "row"])
+@pytest.mark.parametrize(
+    ("parent", "place"), [("events", "events_1"), ("events", "events_2"), ("events_2", "events_2a")]
+)
+def test_a_partition_that_is_changed_while_it_is_detached(
+    tube_db: TubeDatabase, tmp_path: Path, capture: str, parent: str, place: str
+) -> None:
+    """The table has the same partitions before and after, and no trigger for each row has seen the change."""
+    tube_db.run(TABLE)
+    tube_db.tube.attach("events", shard=1, capture=capture)
+    sink = str(tmp_path / "kept.db")
+    tube_db.run("INSERT INTO events VALUES (1, 1), (2, 10), (3, 11), (4, 50)")
+    tube_db.tube.run(SqliteSink(sink), until_empty=True)
+    bound = tube_db.run(f"SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = '{place}'::regclass")[0][0]
+    tube_db.run(f"ALTER TABLE {parent} DETACH PARTITION {place}")
+    tube_db.run(f"ALTER TABLE {place} ALTER note TYPE text USING 'changed ' || id")
+    tube_db.run(f"DELETE FROM {place} WHERE id = 3; ALTER TABLE {parent} ATTACH PARTITION {place} {bound}")
+    # A job calls it between two checks of the partitions.
+    tube_db.run("SELECT tube.tube_storage_follow('t')")
+    assert "dropped or detached" in (tube_db.tubes()[0].tables[0].problem or "")
+    assert not tube_db.tube.run(SqliteSink(sink), until_empty=True).problems
+    rows = SqliteSink(sink).rows("public.events")
+    expected = tube_db.run("SELECT id, note FROM events ORDER BY id")
+    assert sorted((int(key[1][0]), row["note"]) for key, row in rows.items()) == expected
+    assert tube_db.tube.cover() == 0
+
+
 def test_a_large_partition_is_backfilled_and_a_truncated_one_is_noticed(events: TubeDatabase) -> None:
     events.run("""CREATE TABLE large (LIKE events INCLUDING ALL); TRUNCATE large;
                   INSERT INTO large SELECT g, 200 FROM generate_series(1, 10001) g;

@@ -211,7 +211,7 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "paired": ("ALTER TYPE pair ADD ATTRIBUTE c int", "p (its type public.pair was altered)"),
     "disabled": (
         "ALTER TABLE {0} DISABLE TRIGGER ALL; UPDATE {0} SET n = 9; SELECT tube.tube_table_ensure_attached('t', '{0}')",
-        "its triggers were missing or disabled",
+        "its triggers were missing, disabled or replaced",
     ),
     "detached": (
         "SELECT tube.tube_table_ensure_detached('t', '{0}'); DELETE FROM {0} WHERE id = 1;"
@@ -266,7 +266,7 @@ def test_what_no_touch_brings_is_a_problem_until_a_backfill(tube_db: TubeDatabas
     tube_db.run("UPDATE seen SET n = 5")
     for name in names:
         tube_db.run(f"ALTER TABLE seen ENABLE ALWAYS TRIGGER {name}")
-    assert problems.pop("seen").startswith("triggers are missing or disabled: ")
+    assert problems.pop("seen").startswith("triggers are missing, disabled or replaced: ")
     assert "its column m is numeric(9,4), but numeric(12,6) in the source" in problems["widened"]
     problems["widened"] = listed["widened"] or ""
     target.execute("ALTER TABLE widened ALTER m TYPE numeric(12, 6)")
@@ -277,7 +277,7 @@ def test_what_no_touch_brings_is_a_problem_until_a_backfill(tube_db: TubeDatabas
             assert table in ("lost", "seen") or listed[table] == problems[table]
     problems = run()
     assert set(problems) == {table for table, (_, reason) in UNSEEN.items() if reason}
-    assert "(its triggers were missing or disabled" in problems["seen"]
+    assert "(its triggers were missing, disabled or replaced" in problems["seen"]
     for table in problems:
         assert f"run trueup tube backfill t public.{table}" in problems[table]
         tube_db.tube.backfill(table)

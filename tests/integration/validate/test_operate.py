@@ -93,10 +93,18 @@ def test_lists_say_that_there_are_more(copy: Copy, capfd: pytest.CaptureFixture[
     assert "errors are shown" not in capfd.readouterr().err
 
 
-def test_a_dropped_subscription_is_named(copy: Copy) -> None:
+@pytest.mark.parametrize("sessions", ["kept", "lost"])
+def test_a_dropped_subscription_is_named(copy: Copy, sessions: str) -> None:
+    """Also if the validation opens its sessions again, and so looks for a syncer, after it was dropped."""
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.start("public.t")
+    copy.down.execute(f"ALTER SUBSCRIPTION {copy.down.name} DISABLE")
+    if sessions == "lost":
+        copy.down.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'trueup validate%'"
+        )
     copy.down.execute(f"DROP SUBSCRIPTION {copy.down.name}")
     copy.until(lambda: copy.ended)
     assert isinstance(copy.ended[0], CheckFailed)

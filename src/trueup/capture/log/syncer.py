@@ -27,6 +27,10 @@ _READY = "r"
 _MAX_LAG = 86400 * 30
 
 
+class SubscriptionDropped(CheckFailed):
+    """The subscription that fills the tables does not exist any more; waiting does not help."""
+
+
 @dataclass
 class Syncer:
     """Returns the position of the syncer, asked with sessions of the source and of the target."""
@@ -92,8 +96,17 @@ class SyncerLimit:
         return min(position, lsn_number(self._cutover)) if self._cutover else position
 
 
-def find_syncer(source: Connection, target: Connection, option: str, tables: Sequence[tuple[str, str]]) -> Syncer:
-    """Return the syncer of the option, else the subscriptions that fill the tables, else the only `trueup sync`."""
+def find_syncer(
+    source: Connection,
+    target: Connection,
+    option: str,
+    tables: Sequence[tuple[str, str]],
+    former: Syncer | None = None,
+) -> Syncer:
+    """Return the syncer of the option, else the subscriptions that fill the tables, else the only `trueup sync`.
+
+    Raise CheckFailed if there is none; SubscriptionDropped if `former` was one that does not exist any more.
+    """
     statements = _statements()
     kind, _, name = option.partition(":")
     if option and (kind not in KINDS or not name):
@@ -127,6 +140,8 @@ def find_syncer(source: Connection, target: Connection, option: str, tables: Seq
     marks = _marks(source, target)
     if len(marks) == 1:
         return Syncer("sync", tuple(marks))
+    if former is not None and former.kind == "subscription":
+        former.position(source, target)
     raise CheckFailed(
         ["the position of the target is unknown: no subscription and no single trueup sync fills these tables"],
         cure="name the syncer with --syncer: subscription:NAME, slot:NAME (on the source), sync:NAME, or lag:SECONDS",
@@ -190,10 +205,10 @@ def _number(connection: Connection, statement: LiteralString, **values: str | in
 
 
 def _subscribed(target: Connection, statement: LiteralString, oid: int, name: str) -> int:
-    """Return the position of a subscription; raise CheckFailed if it was dropped, also if it was created again."""
+    """Return the position of a subscription; raise SubscriptionDropped if it is gone, also if it was created again."""
     row = target.execute(statement, {"oid": oid}).fetchone()
     if row is None:
-        raise CheckFailed(
+        raise SubscriptionDropped(
             [f"subscription {name} was dropped on the target: nothing applies the changes"],
             cure="create the subscription again and start the validation again, or name another syncer with --syncer",
         )

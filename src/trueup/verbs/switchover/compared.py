@@ -84,7 +84,7 @@ def schema_differences(
 
 def relations(connection: Connection, table: TableName) -> list[TableName]:
     """Return a table and its partitions."""
-    values = {"schema": table[0], "table": table[1], "trigger": ""}
+    values = {"schema": table[0], "table": table[1], "trigger": "", "sync": ""}
     rows = connection.execute(pointer.statement("relations"), values).fetchall()
     return [(row[0], row[1]) for row in rows]
 

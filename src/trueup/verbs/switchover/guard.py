@@ -27,10 +27,10 @@ def trigger(sync: str) -> str:
 
 
 def unguarded(connection: Connection, tables: Iterable[TableName], sync: str) -> list[TableName]:
-    """Return the tables and partitions without a guard of the sync that always fires."""
+    """Return the tables and partitions without a guard of the sync that fires for every statement."""
     relations: list[TableName] = []
     for schema, table in tables:
-        values = {"schema": schema, "table": table, "trigger": trigger(sync)}
+        values = {"schema": schema, "table": table, "trigger": trigger(sync), "sync": sync}
         rows = connection.execute(statement("relations"), values).fetchall()
         relations += [(row[0], row[1]) for row in rows if row[2] != "A"]
     return relations

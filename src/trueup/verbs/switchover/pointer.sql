@@ -363,6 +363,9 @@ SELECT n.nspname::text, c.relname::text, coalesce(g.tgenabled::text, '')
   JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgname = %(trigger)s
                         AND g.tgfoid = to_regprocedure('trueup.switchover_guard()')
+                        -- Before INSERT, DELETE, UPDATE and TRUNCATE, per statement. The owner of the table can replace it.
+                        AND g.tgtype = 2 + 4 + 8 + 16 + 32 AND g.tgqual IS NULL AND g.tgattr = ''
+                        AND g.tgargs = convert_to(%(sync)s::text, 'UTF8') || decode('00', 'hex')
  WHERE c.relkind IN ('r', 'p')
  ORDER BY 1, 2
 

@@ -5,12 +5,13 @@ SELECT pg_current_wal_lsn()::text, clock_timestamp()
 -- Fingerprints of the source: another value means that something was changed. The synced tables with columns, keys,
 -- indexes and defaults, and the labels of their enums; the triggers of the change log; partitions; and what does not
 -- concern the rows of a round: other relations, and labels of enums that were not found. A column has another xmin after
--- ALTER TABLE ... USING, which changes values and fires no trigger. Statement triggers are those of the table that a
+-- ALTER TABLE ... USING, which changes values and fires no trigger; so has a trigger that was disabled or replaced, and a
+-- partition that was detached and attached again. Statement triggers are those of the table that a
 -- statement names, which may be a partition.
 WITH RECURSIVE tree AS (
-    SELECT c.oid AS root, c.oid, c.relkind = 'p' AS is_partitioned FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    SELECT c.oid AS root, c.oid, c.relkind = 'p' AS is_partitioned, '' AS version FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
     UNION ALL
-    SELECT t.root, i.inhrelid, true FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+    SELECT t.root, i.inhrelid, true, i.xmin::text FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
      WHERE t.is_partitioned AND NOT i.inhdetachpending)
 SELECT concat_ws('/',
     (SELECT sum(hashtextextended(concat_ws(':', a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attisdropped,
@@ -26,9 +27,9 @@ SELECT concat_ws('/',
       WHERE d.adrelid = ANY(%(oids)s::oid[])),
     (SELECT sum(hashtextextended(concat_ws(':', e.oid, e.enumlabel), 0)) FROM pg_enum e
       WHERE e.enumtypid = ANY(%(enums)s::oid[]))),
-    (SELECT md5(string_agg(concat_ws(':', g.tgrelid, g.tgname, g.tgenabled, g.tgfoid), ',' ORDER BY g.tgrelid, g.tgname))
+    (SELECT md5(string_agg(concat_ws(':', g.tgrelid, g.tgname, g.xmin), ',' ORDER BY g.tgrelid, g.tgname))
        FROM tree t JOIN pg_trigger g ON g.tgrelid = t.oid WHERE starts_with(g.tgname, %(prefix)s)),
-    (SELECT coalesce(md5(string_agg(concat_ws(':', root, oid), ',' ORDER BY root, oid)), '') FROM tree),
+    (SELECT coalesce(md5(string_agg(concat_ws(':', root, oid, version), ',' ORDER BY root, oid)), '') FROM tree),
     concat_ws('/',
     (SELECT sum(hashtextextended(concat_ws(':', c.oid, c.relnamespace, c.relname, c.relkind, c.relowner, c.relrowsecurity,
                                            CASE WHEN c.relkind = 'c' THEN c.relnatts END), 0))

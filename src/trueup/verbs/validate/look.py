@@ -268,7 +268,7 @@ def _is_target_rewritten(before: Mapping[str, str], now: Mapping[str, str]) -> b
 
 
 def _files(places: Mapping[str, str]) -> dict[str, str]:
-    return {place: file for place, file in places.items() if place.isdigit()}
+    return {place: file for place, file in places.items() if place.removeprefix("attached ").isdigit()}
 
 
 def _meanings(connection: Connection, oids: Iterable[int]) -> dict[int, dict[str, str]]:

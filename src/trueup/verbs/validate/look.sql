@@ -35,6 +35,9 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
           FROM (SELECT c.oid AS relid UNION SELECT relid FROM pg_partition_tree(c.oid)) m JOIN pg_class l ON l.oid = m.relid)
        || jsonb_build_object('columns', (SELECT md5(string_agg(a.xmin::text, ' ' ORDER BY a.attnum)) FROM pg_attribute a
                                           WHERE a.attrelid = c.oid AND a.attnum > 0))
+       -- A partition that was detached and attached again has another value: its rows may have been changed meanwhile.
+       || (SELECT coalesce(jsonb_object_agg('attached ' || i.inhrelid, i.xmin::text), '{}')
+             FROM pg_partition_tree(c.oid) m JOIN pg_inherits i ON i.inhrelid = m.relid WHERE m.relid <> c.oid)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(tables)s::text[]))
 

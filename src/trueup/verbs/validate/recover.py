@@ -9,6 +9,7 @@ from psycopg.pq import TransactionStatus
 
 from trueup.capture.log.publications import ensure_identities
 from trueup.capture.log.slot import SlotLost, lsn_text
+from trueup.capture.log.syncer import SubscriptionDropped
 from trueup.config.model import Node
 from trueup.db.durable import warn_unsafe
 from trueup.db.node import is_lost
@@ -68,7 +69,7 @@ class Recovery:
         failure: TrueupError | None = error
         while failure is not None and not self._is_stop_requested():
             is_locked = isinstance(failure, CheckFailed) and self._attempts < _LOCK_ATTEMPTS
-            if not _is_transient(failure) and not is_locked:
+            if isinstance(failure, SubscriptionDropped) or (not _is_transient(failure) and not is_locked):
                 raise failure
             self._attempts += 1
             failure = self._reopen(failure)

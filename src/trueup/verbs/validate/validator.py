@@ -87,7 +87,7 @@ class Validator:
         self.tables.find()
         with sessions.target_errors():
             targets = [route.target for route in self.tables.routes.values()]
-            syncer = find_syncer(sessions.source, sessions.target, sessions.settings.syncer, targets)
+            syncer = find_syncer(sessions.source, sessions.target, sessions.settings.syncer, targets, positions.syncer)
         positions.follow(syncer)
         self.tables.open(self.looker.take(self.tables.routes.values(), syncer))
         self.source.prepare(sessions.stored)

@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     -- The name under which sinks have the documents of the table, and the columns of which they have all values.
     name text,
     columns jsonb,
-    -- The files of the table and the versions of its columns in the catalog: see tube_rewritten.
+    -- The files of the table and the versions of its columns and partitions in the catalog: see tube_rewritten, tube_reattached.
     storage jsonb,
     -- Why the copy may lack changes that no touch will bring, and when this was noted; NULL after a later backfill.
     incomplete text,

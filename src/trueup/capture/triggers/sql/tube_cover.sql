@@ -4,19 +4,23 @@ DECLARE
     s @schema@.sources;
     statements text[];
     there regclass[];
+    attached jsonb;
     place regclass;
     gone boolean;
     found_rows bigint;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_cover.source FOR UPDATE;
     there := ARRAY(SELECT * FROM @schema@.tube_relations(s."table"));
+    -- Read first: a partition that is attached again meanwhile is noticed next time.
+    attached := @schema@.tube_storage(s."table") -> 'attached';
     statements := @schema@.tube_trigger_ddl(source);
     IF cardinality(statements) > 0 THEN
         PERFORM @schema@.tube_ddl(statements, there, patience);
     END IF;
     IF NOT is_new THEN
         -- No statement touched the rows that were added or removed with a partition.
-        gone := EXISTS (SELECT FROM unnest(s.covered) was(place) WHERE was.place <> ALL (there));
+        gone := EXISTS (SELECT FROM unnest(s.covered) was(place) WHERE was.place <> ALL (there))
+                OR @schema@.tube_reattached(source);
         FOR place IN SELECT c.oid::regclass FROM unnest(there) n(relation) JOIN pg_class c ON c.oid = n.relation
                       WHERE n.relation <> ALL (s.covered) AND c.relkind = 'r' LOOP
             -- A TRUNCATE of a new partition fires no trigger. It has given the table another file, and the row of the
@@ -36,7 +40,9 @@ BEGIN
             PERFORM @schema@.tube_backfill_schedule(s.tube, s."table", reason => 'a partition is gone');
         END IF;
     END IF;
-    UPDATE @schema@.sources x SET covered = there WHERE x.source = s.source;
+    UPDATE @schema@.sources x
+       SET covered = there, storage = jsonb_set(x.storage, '{attached}', attached)
+     WHERE x.source = s.source;
     RETURN cardinality(statements);
 END
 $$;

@@ -32,7 +32,7 @@ BEGIN
                 problem := @schema@.tube_table_problem(s.source);
                 -- With another key, documents would have other names. Any other problem concerns later changes only.
                 stops := problem LIKE 'its key%' OR problem LIKE 'a key column%' OR problem LIKE '%: it has no key%';
-                loses := CASE WHEN problem LIKE 'its triggers %' OR problem LIKE 'triggers are %' THEN 'its triggers were missing or disabled'
+                loses := CASE WHEN problem LIKE 'its triggers %' OR problem LIKE 'triggers are %' THEN 'its triggers were missing, disabled or replaced'
                               WHEN problem LIKE '%: it is unlogged%' THEN 'it was unlogged' END;
                 problem := coalesce(problem, @schema@.tube_incomplete_problem(s.source));
             EXCEPTION WHEN OTHERS THEN

@@ -16,7 +16,8 @@ BEGIN
         is_same_place := s.storage -> 'place' = present_storage -> 'place';
         has_other_file := EXISTS (SELECT FROM jsonb_each(present_storage -> 'files') f WHERE s.storage -> 'files' -> f.key <> f.value);
         -- Renamed columns have the same values, and generated columns get theirs from the target itself.
-        reason := coalesce(s.incomplete, @schema@.tube_rewritten(s.source) || ' may have been rewritten', (
+        reason := coalesce(s.incomplete, @schema@.tube_rewritten(s.source) || ' may have been rewritten',
+            CASE WHEN @schema@.tube_reattached(s.source) THEN 'a partition was detached and attached again' END, (
             SELECT string_agg(format('%I', a.attname), ', ' ORDER BY a.attnum) || ' is new or has another type'
               FROM jsonb_each(present) c(number, col)
               JOIN pg_attribute a ON a.attrelid = s."table" AND a.attnum = c.number::smallint

@@ -5,9 +5,14 @@ BEGIN
         'place', @schema@.tube_key_place("table"),
         'files', (SELECT coalesce(jsonb_object_agg(c.oid, c.relfilenode), '{}') FROM @schema@.tube_relations("table") r(relation)
                     JOIN pg_class c ON c.oid = r.relation WHERE c.relkind = 'r'),
+        -- A partition that was detached and attached again has another row.
+        'attached', (SELECT coalesce(jsonb_object_agg(i.inhrelid, i.xmin::text), '{}')
+                       FROM @schema@.tube_relations("table") r(relation) JOIN pg_inherits i ON i.inhrelid = r.relation
+                      WHERE r.relation <> "table"),
         'columns', (SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a
                      WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped));
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_storage(regclass) IS
-    'Returns the files of a table and its partitions, and the versions of its columns in the catalog: see tube_rewritten.';
+    'Returns the files of a table and its partitions, and the versions of its columns and of its partitions in the catalog: '
+    'see tube_rewritten and tube_reattached.';

@@ -58,7 +58,7 @@ BEGIN
         reasons := reasons || format('it was not attached since %s UTC', to_char(s.detached_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
     ELSIF NOT is_new THEN
         IF cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0 THEN
-            reasons := reasons || text 'its triggers were missing or disabled';
+            reasons := reasons || text 'its triggers were missing, disabled or replaced';
         END IF;
         IF s.name <> "table"::text THEN
             reasons := reasons || text 'it was renamed';

@@ -21,7 +21,7 @@ BEGIN
         RETURN 'a key column was renamed, and another column has its name: run trueup tube run or trueup tube attach';
     END IF;
     IF EXISTS (SELECT FROM unnest(s.covered) was(place)
-                WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) THEN
+                WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) OR @schema@.tube_reattached(source) THEN
         RETURN 'a partition was dropped or detached, and the copy still has its rows: run trueup tube run or trueup'
                ' tube attach';
     END IF;
@@ -30,7 +30,7 @@ BEGIN
                                       AND g.tgname LIKE '@schema@\_' || s.tube || '\_%') THEN
         RETURN 'its triggers do not exist: run trueup tube attach, then trueup tube backfill';
     ELSIF missing > 0 THEN
-        RETURN 'triggers are missing or disabled: run trueup tube attach, then trueup tube backfill';
+        RETURN 'triggers are missing, disabled or replaced: run trueup tube attach, then trueup tube backfill';
     ELSIF EXISTS (SELECT FROM @schema@.tube_relations(s."table") r(place) WHERE r.place <> ALL (s.covered)) THEN
         RETURN 'a partition is new, and rows that it had before may be missing in the copy: run trueup tube run or trueup'
                ' tube attach';

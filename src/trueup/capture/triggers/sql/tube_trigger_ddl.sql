@@ -1,14 +1,17 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_trigger_ddl(source integer, only_lost boolean DEFAULT false) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off AS $$
 DECLARE
     s @schema@.sources;
     by_statement boolean;
     root_is_partitioned boolean;
     place record;
     wanted record;
-    state text;
-    has_old boolean;
+    present record;
     name text;
+    function regprocedure;
+    arguments bytea;
+    -- The triggers for each row that are created on the table: the server creates or replaces their clones, with its state.
+    created text[] := '{}';
     statements text[] := '{}';
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_trigger_ddl.source;
@@ -19,31 +22,41 @@ BEGIN
                    JOIN pg_class c ON c.oid = r.relation
                   -- A new partition is captured row by row.
                   WHERE NOT only_lost OR r.relation = ANY (s.covered) ORDER BY r.at LOOP
-        -- Trigger, whether it is needed here, its event, and its state: A always, D disabled. Row triggers are created
-        -- on the attached table; the server clones them to all partitions, including future ones.
+        -- Trigger, its type in the catalog (1 row, 2 before, 4 insert, 8 delete, 16 update, 32 truncate), whether it is needed
+        -- here, its event, its tables of rows, its condition, its function, and its state: A always, D disabled. Row triggers
+        -- are created on the attached table; the server clones them to all partitions, including future ones.
         FOR wanted IN SELECT * FROM (VALUES
-            ('insert', by_statement, 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT', '', 'A'),
+            ('insert', 4, by_statement, 'AFTER INSERT', NULL, 'new_rows', NULL, '', 'A'),
             -- Old rows too, at some cost: the key, the shard and what the predicate says of a row can change.
-            ('update', by_statement, 'AFTER UPDATE',
-                'REFERENCING NEW TABLE AS new_rows OLD TABLE AS old_rows FOR EACH STATEMENT', '', 'A'),
-            ('delete', by_statement, 'AFTER DELETE', 'REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT', '', 'A'),
-            ('truncate', true, 'AFTER TRUNCATE', 'FOR EACH STATEMENT', '', 'A'),
+            ('update', 16, by_statement, 'AFTER UPDATE', 'old_rows', 'new_rows', NULL, '', 'A'),
+            ('delete', 8, by_statement, 'AFTER DELETE', 'old_rows', NULL, NULL, '', 'A'),
+            ('truncate', 32, true, 'AFTER TRUNCATE', NULL, NULL, NULL, '', 'A'),
             -- Every row: on request, and in partitions that have no statement triggers yet.
-            ('row', NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', 'FOR EACH ROW', '_row',
+            ('row', 29, NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', NULL, NULL, NULL, '_row',
                 CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),
             -- Rows that move between partitions: statement triggers do not see the rows that MERGE moves. The setting is
             -- not empty while an UPDATE or MERGE runs. Its writer can empty it, also in an expression of the statement
             -- (SET day = f(...)), so the trigger `again` restores it for each row, after all expressions of the writer.
-            ('moved', by_statement AND root_is_partitioned, 'AFTER INSERT OR DELETE',
-                'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') <> '''')', '_row', 'A'),
-            ('begin', by_statement AND root_is_partitioned, 'BEFORE UPDATE', 'FOR EACH STATEMENT', 'moving', 'A'),
-            ('again', by_statement AND root_is_partitioned, 'BEFORE UPDATE',
-                'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') = '''')', 'moving', 'A'),
-            ('end', by_statement AND root_is_partitioned, 'AFTER UPDATE', 'FOR EACH STATEMENT', 'moving', 'A')
-        ) w(kind, here, event, how, function, state) LOOP
+            ('moved', 13, by_statement AND root_is_partitioned, 'AFTER INSERT OR DELETE', NULL, NULL, '<>', '_row', 'A'),
+            ('begin', 18, by_statement AND root_is_partitioned, 'BEFORE UPDATE', NULL, NULL, NULL, 'moving', 'A'),
+            ('again', 19, by_statement AND root_is_partitioned, 'BEFORE UPDATE', NULL, NULL, '=', 'moving', 'A'),
+            ('end', 16, by_statement AND root_is_partitioned, 'AFTER UPDATE', NULL, NULL, NULL, 'moving', 'A')
+        ) w(kind, type, here, event, old_rows, new_rows, condition, function, state) LOOP
             name := '@schema@_' || s.tube || '_' || wanted.kind;
-            SELECT g.tgenabled, g.tgoldtable IS NOT NULL INTO state, has_old
-              FROM pg_trigger g WHERE g.tgrelid = place.relation AND g.tgname = name;
+            function := CASE WHEN wanted.function = 'moving' THEN to_regprocedure('@schema@.tube_moving()')
+                        ELSE to_regprocedure(format('@schema@.%I()', 'touch_' || source || wanted.function)) END;
+            -- The argument says whose trigger it is, also on a partition that was detached.
+            arguments := CASE WHEN wanted.function = 'moving' THEN source::text::bytea || decode('00', 'hex') ELSE '' END;
+            -- The owner of the table can replace a trigger by another one with its name, which captures less.
+            SELECT g.tgenabled AS state, coalesce(g.tgtype = wanted.type AND g.tgfoid = function AND g.tgattr = ''
+                   AND g.tgoldtable IS NOT DISTINCT FROM wanted.old_rows AND g.tgnewtable IS NOT DISTINCT FROM wanted.new_rows
+                   AND g.tgargs = arguments
+                   AND (g.tgqual IS NULL) = (wanted.condition IS NULL)
+                   -- pg_get_triggerdef would wait for locks. An expression with columns needs a table, and is not ours.
+                   AND CASE WHEN g.tgqual IS NULL THEN true WHEN g.tgqual::text LIKE '%{VAR %' THEN false
+                       ELSE pg_get_expr(g.tgqual, 0) = format('(COALESCE(current_setting(%L::text, true), %L::text) %s %L::text)',
+                                                              '@schema@.moving', '', wanted.condition, '') END, false) AS is_ours
+              INTO present FROM pg_trigger g WHERE g.tgrelid = place.relation AND g.tgname = name;
             -- Needed no more, or captured twice: no touch is lost.
             CONTINUE WHEN only_lost AND (NOT wanted.here OR wanted.state = 'D');
             IF NOT wanted.here THEN
@@ -52,15 +65,17 @@ BEGIN
                 END IF;
                 CONTINUE;
             END IF;
-            IF (NOT FOUND AND (place.is_root OR wanted.how !~ 'EACH ROW')) OR (wanted.kind = 'update' AND NOT has_old) THEN
-                statements := statements || format(
-                    'CREATE OR REPLACE TRIGGER %I %s ON %s %s EXECUTE FUNCTION @schema@.%s',
-                    name, wanted.event, place.relation, wanted.how, CASE WHEN wanted.function = 'moving'
-                    -- The argument says whose trigger it is, also on a partition that was detached.
-                    THEN format('tube_moving(%L)', source) ELSE format('%I()', 'touch_' || source || wanted.function) END);
-                state := NULL;
+            IF present.is_ours IS NOT TRUE AND (place.is_root OR wanted.type & 1 = 0) THEN
+                statements := statements || concat_ws(' ',
+                    format('CREATE OR REPLACE TRIGGER %I %s ON %s', name, wanted.event, place.relation),
+                    'REFERENCING ' || nullif(concat_ws(' ', 'NEW TABLE AS ' || wanted.new_rows, 'OLD TABLE AS ' || wanted.old_rows), ''),
+                    CASE WHEN wanted.type & 1 = 1 THEN 'FOR EACH ROW' ELSE 'FOR EACH STATEMENT' END,
+                    CASE WHEN wanted.condition IS NOT NULL THEN format(
+                        'WHEN (coalesce(current_setting(%L, true), %L) %s %L)', '@schema@.moving', '', wanted.condition, '') END,
+                    format('EXECUTE FUNCTION %s(%s)', function::regproc, CASE WHEN arguments <> '' THEN quote_literal(source) END));
+                created := created || wanted.kind;
             END IF;
-            IF state IS DISTINCT FROM wanted.state THEN
+            IF wanted.kind = ANY (created) OR present.state IS DISTINCT FROM wanted.state THEN
                 -- Always, also with session_replication_role = replica: repaired rows must be touched too.
                 statements := statements || format('ALTER TABLE ONLY %s %s TRIGGER %I', place.relation,
                     CASE wanted.state WHEN 'A' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END, name);

@@ -19,6 +19,8 @@ from support.fixtures import Cli
 from trueup.store import Task, TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
+from trueup.verbs.schedule.model import Job
+from trueup.verbs.schedule.process import Runner
 
 JOBS = """
 [schedule.quick]
@@ -42,6 +44,9 @@ Start = Callable[[], "subprocess.Popen[str]"]
 def start(equal: list[Database], write_config: WriteConfig, tmp_path: Path) -> Iterator[Start]:
     """Return a function that starts a scheduler of these jobs."""
     file = write_config(equal, JOBS)
+    # Its check lasts longer than any test waits.
+    for node in equal:
+        node.execute("INSERT INTO items SELECT i FROM generate_series(51, 2000) i")
     started: list[subprocess.Popen[str]] = []
 
     def begin() -> subprocess.Popen[str]:
@@ -109,6 +114,16 @@ def test_jobs_run_concurrently_until_a_signal(start: Start, cli: Cli, tmp_path: 
     output = (tmp_path / "said-1").read_text()
     assert "quick | [" in output
     assert "hidden" not in output + str(broken)
+
+
+def test_a_job_whose_time_comes_while_the_schedule_stops_is_not_recorded() -> None:
+    with TaskStore() as store:
+        runner, job = Runner(store, {}), Job("quick", "tasks", ("--json",), every=1)
+        runner.run(job)
+        assert [task.task_status for task in runs("quick")] == ["COMPLETED"]
+        assert runner.stop() == []
+        runner.run(job)
+        assert len(runs("quick")) == 1
 
 
 def test_a_job_that_outlives_a_killed_scheduler_is_not_run_twice(start: Start, tmp_path: Path) -> None:

@@ -64,6 +64,9 @@ class Runner:
         return bool(self._running)
 
     def _run(self, job: Job) -> None:
+        # A time of the job between its end and the end of the scheduler: nothing is started, so there is nothing to record.
+        if self._stopping:
+            return
         lock = _lock_of(self._store, job)
         if lock is None:
             _note(job, "still running; this time is skipped", logging.WARNING)

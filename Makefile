@@ -5,7 +5,7 @@ BIN = .venv/bin
 PIP = $(BIN)/python -m pip --quiet --disable-pip-version-check
 OURS = -c constraints.txt -e ".[demo,dev]"
 
-.PHONY: install demo test tests lint archive compiled unit reference lock bench clean
+.PHONY: install demo test tests tools lint archive compiled unit reference lock bench clean
 
 install: .venv/.installed
 
@@ -22,10 +22,13 @@ install: .venv/.installed
 demo: install
 	@$(BIN)/trueup demo
 
-test: install
-	@tests/install-tools
-	@$(MAKE) --no-print-directory -j 2 archive compiled
+test:
+	@$(MAKE) --no-print-directory -j 3 tools archive compiled
 	@$(MAKE) --no-print-directory -j 2 lint tests
+
+# Programs that pip cannot install.
+tools:
+	@tests/install-tools
 
 # Six processes for two cores: many tests wait.
 tests: install

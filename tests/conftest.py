@@ -90,6 +90,8 @@ keep_sessions()
 _GROUPS = {"spark": "spark", "cluster": "spark_cluster"}
 # The tests of the version log are half of those with Spark: in a group of their own, with a second Spark.
 _VERSION_LOG = "difflog"
+# Folders of the slowest files, which come before the others: a slow file at the end would keep one process busy alone.
+_SLOW = ("/integration/validate/", "/integration/sync/", "/integration/switchover/", "/integration/", "/cli/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -277,7 +279,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if group == "spark" and "/difflog/" in str(item.path):
             group = _VERSION_LOG
         item.add_marker(pytest.mark.xdist_group(group))
-        order[item] = (groups.index(group) if group in groups else len(groups), not is_spark)
+        speed = next((number for number, folder in enumerate(_SLOW) if folder in str(item.path)), len(_SLOW))
+        order[item] = (groups.index(group) if group in groups else len(groups), not is_spark, speed)
     items.sort(key=lambda item: order[item])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import os
 import signal
@@ -77,6 +79,8 @@ class _Verbs(click.Group):
         return command
 
 
+# New objects between two garbage collections. Python's 700 are exceeded hundreds of times by the imports of a command.
+_NEW_OBJECTS = 50_000
 # The end of the cures of errors of Spark: see `engine.failures`.
 _OR_LOCAL = ", or use --engine local"
 # For an error of a server, whose message says what to fix. A defect has its own cure.
@@ -105,6 +109,9 @@ add_log_options(trueup)
 
 def main() -> None:
     """Run the command and exit with its code."""
+    gc.set_threshold(max(_NEW_OBJECTS, gc.get_threshold()[0]), *gc.get_threshold()[1:])
+    # What is still needed at the end is given back by the system: Python would visit all of it, several times.
+    atexit.register(gc.freeze)
     sys.exit(run(sys.argv[1:]))
 
 

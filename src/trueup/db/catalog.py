@@ -69,7 +69,7 @@ class Column:
     collation_version: str | None
     collation_actual: str | None
     collation_is_default: bool
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] = ()
     # The equality operator, with its schema; None for types of pg_catalog, enums and other types without their own.
     equality: str | None = None
     # Definitions of the composites, domains and ranges in the type; None without any.
@@ -163,8 +163,8 @@ def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[Tabl
     usable = [row for row in relations if (row["schema"], row["name"]) not in read]
     columns: dict[int, list[Column]] = {row["oid"]: [] for row in usable}
     keys: dict[int, list[Key]] = {row["oid"]: [] for row in usable}
-    for row in _rows(connection, "columns", {"oids": list(columns)}) if usable else ():
-        columns[row.pop("relation")].append(Column(**{**row, "labels": tuple(row["labels"] or ())}))
+    for relation, column in _columns(connection, list(columns)) if usable else ():
+        columns[relation].append(column)
     for row in _rows(connection, "keys", {"oids": list(keys)}) if usable else ():
         keys[row["relation"]].append(Key(tuple(row["columns"]), row["is_primary"]))
     for row in usable:
@@ -173,6 +173,17 @@ def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[Tabl
             *name, oid, row["relkind"], row["usage"], row["secured"], tuple(columns[oid]), tuple(keys[oid])
         )
     return read
+
+
+def _columns(connection: Connection, oids: list[int]) -> list[tuple[int, Column]]:
+    """Return the columns of tables, each with the table."""
+    rows = _rows(connection, "columns", {"oids": oids})
+    types = {row["declared"] for row in rows if row.pop("has_details")}
+    details: dict[int, dict[str, Any]] = {
+        row.pop("declared"): {**row, "labels": tuple(row["labels"] or ())}
+        for row in (_rows(connection, "type_details", {"types": list(types)}) if types else ())
+    }
+    return [(row.pop("relation"), Column(**{**details.get(row.pop("declared"), {}), **row})) for row in rows]
 
 
 def list_tables(connection: Connection) -> list[Listed]:

@@ -21,6 +21,51 @@ WITH RECURSIVE base AS (
     UNION ALL
     SELECT b.start, t.oid, t.typtype, t.typbasetype, t.typtypmod, b.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typbasetype
      WHERE b.typtype = 'd'
+)
+SELECT a.attrelid AS relation,
+       a.attname::text AS name,
+       format_type(a.atttypid, a.atttypmod) AS type,
+       n.nspname::text AS base_schema,
+       t.typname::text AS base_name,
+       format_type(t.oid, CASE WHEN b.start = b.oid THEN a.atttypmod ELSE b.typmod END) AS base_type,
+       t.typtype::text AS base_kind,
+       t.typlen AS length,
+       has_schema_privilege(n.oid, 'USAGE') AS nameable,
+       -- As in trust.py; a superuser is a member of every role.
+       owner.rolsuper OR pg_has_role(owner.oid, current_user, 'MEMBER')
+           OR NOT (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user) AND pg_has_role(owner.oid, 'MEMBER')
+           AS trusted,
+       b.start <> b.oid AS is_domain,
+       a.attnotnull AS not_null,
+       a.attgenerated::text AS generated,
+       a.attidentity::text AS identity,
+       has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable,
+       CASE WHEN a.attcollation = 0 THEN NULL ELSE
+            concat_ws(' ', quote_ident(cn.nspname) || '.' || quote_ident(co.collname), co.collprovider, co.collcollate,
+                      coalesce(to_jsonb(co) ->> 'colllocale', to_jsonb(co) ->> 'colliculocale')) END AS collation,
+       co.collversion AS collation_version,
+       CASE WHEN co.oid IS NULL OR co.collname = 'default' THEN NULL
+            ELSE pg_collation_actual_version(co.oid) END AS collation_actual,
+       coalesce(co.collname = 'default', false) AS collation_is_default,
+       a.atttypid::int8 AS declared,
+       -- What initdb created in pg_catalog is no enum, has no operators elsewhere, and contains no other types.
+       a.atttypid >= 16384 OR n.nspname <> 'pg_catalog' OR b.start <> b.oid AS has_details
+  FROM pg_attribute a
+  JOIN base b ON b.start = a.atttypid AND b.typtype <> 'd'
+  JOIN pg_type t ON t.oid = b.oid
+  JOIN pg_namespace n ON n.oid = t.typnamespace
+  JOIN pg_roles owner ON owner.oid = t.typowner
+  LEFT JOIN pg_collation co ON co.oid = a.attcollation
+  LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
+ WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum
+
+-- name: type_details
+-- For the columns with `has_details`. Most tables have none, and planning this takes longer than planning `columns`.
+WITH RECURSIVE base AS (
+    SELECT t.oid AS start, t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = ANY (%(types)s::oid[])
+    UNION ALL
+    SELECT b.start, t.oid, t.typtype, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.typbasetype WHERE b.typtype = 'd'
 ), inside AS (
     -- All types that the type of a column contains, recursively.
     SELECT b.start, b.start AS oid FROM base b
@@ -46,49 +91,18 @@ WITH RECURSIVE base AS (
       FROM inside i JOIN pg_type t ON t.oid = i.oid
      WHERE t.typtype IN ('c', 'd', 'r') AND t.typnamespace <> 'pg_catalog'::regnamespace
 )
-SELECT a.attrelid AS relation,
-       a.attname::text AS name,
-       format_type(a.atttypid, a.atttypmod) AS type,
-       n.nspname::text AS base_schema,
-       t.typname::text AS base_name,
-       format_type(t.oid, CASE WHEN b.start = b.oid THEN a.atttypmod ELSE b.typmod END) AS base_type,
-       t.typtype::text AS base_kind,
-       t.typlen AS length,
-       has_schema_privilege(n.oid, 'USAGE') AS nameable,
-       -- As in trust.py; a superuser is a member of every role.
-       owner.rolsuper OR pg_has_role(owner.oid, current_user, 'MEMBER')
-           OR NOT (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user) AND pg_has_role(owner.oid, 'MEMBER')
-           AS trusted,
+SELECT b.start::int8 AS declared,
        -- The equality operator of a type of an extension. Only a superuser can put an operator into a default class.
        (SELECT format('OPERATOR(%%I.%%s)', opn.nspname, op.oprname)
           FROM pg_opclass oc JOIN pg_am am ON am.oid = oc.opcmethod AND am.amname = 'btree'
           JOIN pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
                          AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
           JOIN pg_operator op ON op.oid = ao.amopopr JOIN pg_namespace opn ON opn.oid = op.oprnamespace
-         WHERE oc.opcintype = t.oid AND oc.opcdefault AND n.nspname <> 'pg_catalog') AS equality,
-       b.start <> b.oid AS is_domain,
-       a.attnotnull AS not_null,
-       a.attgenerated::text AS generated,
-       a.attidentity::text AS identity,
-       has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable,
-       CASE WHEN a.attcollation = 0 THEN NULL ELSE
-            concat_ws(' ', quote_ident(cn.nspname) || '.' || quote_ident(co.collname), co.collprovider, co.collcollate,
-                      coalesce(to_jsonb(co) ->> 'colllocale', to_jsonb(co) ->> 'colliculocale')) END AS collation,
-       co.collversion AS collation_version,
-       CASE WHEN co.oid IS NULL OR co.collname = 'default' THEN NULL
-            ELSE pg_collation_actual_version(co.oid) END AS collation_actual,
-       coalesce(co.collname = 'default', false) AS collation_is_default,
+         WHERE oc.opcintype = t.oid AND oc.opcdefault AND t.typnamespace <> 'pg_catalog'::regnamespace) AS equality,
        (SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid) AS labels,
-       (SELECT string_agg(m.how, '; ' ORDER BY m.how) FROM made m WHERE m.start = a.atttypid) AS made_of
-  FROM pg_attribute a
-  JOIN base b ON b.start = a.atttypid AND b.typtype <> 'd'
-  JOIN pg_type t ON t.oid = b.oid
-  JOIN pg_namespace n ON n.oid = t.typnamespace
-  JOIN pg_roles owner ON owner.oid = t.typowner
-  LEFT JOIN pg_collation co ON co.oid = a.attcollation
-  LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
- WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
- ORDER BY a.attnum
+       (SELECT string_agg(m.how, '; ' ORDER BY m.how) FROM made m WHERE m.start = b.start) AS made_of
+  FROM base b JOIN pg_type t ON t.oid = b.oid
+ WHERE b.typtype <> 'd'
 
 -- name: keys
 SELECT i.indrelid AS relation, i.indisprimary AS is_primary,

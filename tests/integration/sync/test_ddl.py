@@ -695,37 +695,43 @@ def test_a_partitioned_table_without_partitions(pair: Pair) -> None:
         "AFTER UPDATE OF id ON {table} {function}",
     ],
 )
-@pytest.mark.parametrize("table", ["acc", "parts_1"])
-def test_a_trigger_that_its_owner_replaced(pair: Pair, table: str, definition: str) -> None:
+def test_a_trigger_that_its_owner_replaced(pair: Pair, definition: str) -> None:
     """It has the name and the state of the trigger, and captures less: it is noticed, and `add` creates it again."""
     pair.both("CREATE TABLE acc (id int PRIMARY KEY, day int)")
     pair.both(PARTS)
     pair.source.execute("CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
     pair.source.execute("INSERT INTO acc VALUES (1, 1); INSERT INTO parts VALUES (1, 1)")
     pair.start()
-    root = "parts" if table == "parts_1" else table
-    [(function,)] = pair.source.execute(
-        "SELECT 'EXECUTE FUNCTION ' || tgfoid::regproc || '()' FROM pg_trigger"
-        f" WHERE tgrelid = '{table}'::regclass AND tgname = 'trueup_log_main_update'"
-    )
-    statement = definition.format(table=table, function=function)
+    roots, tables = ("acc", "parts"), ("acc", "parts_1")
+    aside: list[str] = []
     with following(pair) as follower:
-        pair.source.execute(f"INSERT INTO {root} VALUES (2, 2)")
-        follower.wait_for_equal(root)
-        pair.source.execute(
-            f"CREATE OR REPLACE TRIGGER trueup_log_main_update {statement};"
-            f" ALTER TABLE {table} ENABLE ALWAYS TRIGGER trueup_log_main_update"
-        )
-        follower.wait_for_aside(f"public.{root}")
+        for root, table in zip(roots, tables, strict=True):
+            pair.source.execute(f"INSERT INTO {root} VALUES (2, 2)")
+            follower.wait_for_equal(root, aside)
+            [(function,)] = pair.source.execute(
+                "SELECT 'EXECUTE FUNCTION ' || tgfoid::regproc || '()' FROM pg_trigger"
+                f" WHERE tgrelid = '{table}'::regclass AND tgname = 'trueup_log_main_update'"
+            )
+            statement = definition.format(table=table, function=function)
+            pair.source.execute(
+                f"CREATE OR REPLACE TRIGGER trueup_log_main_update {statement};"
+                f" ALTER TABLE {table} ENABLE ALWAYS TRIGGER trueup_log_main_update"
+            )
+            aside.append(f"public.{root}")
+            follower.wait_for_aside(*aside)
     # Nothing of it is recorded: a write by the replaced trigger would fail or name wrong rows.
-    pair.source.execute(f"DELETE FROM {root} WHERE id = 1")
-    assert "triggers are missing, disabled or replaced" in pair.run().aside[0].what
-    sync_of(pair).add([root])
+    for root in roots:
+        pair.source.execute(f"DELETE FROM {root} WHERE id = 1")
+    problems = {problem.where: problem.what for problem in pair.run().aside}
+    assert set(problems) == {"public.acc", "public.parts"}
+    assert all("triggers are missing, disabled or replaced" in what for what in problems.values())
+    sync_of(pair).add(roots)
     assert not pair.run().aside
-    pair.check_equal([root])
-    pair.source.execute(f"UPDATE {table} SET id = id + 100")
+    pair.check_equal(roots)
+    for table in tables:
+        pair.source.execute(f"UPDATE {table} SET id = id + 100")
     assert not pair.run().aside
-    pair.check_equal([root])
+    pair.check_equal(roots)
 
 
 @pytest.mark.parametrize("trigger", ["moved", "again", "row"])

@@ -64,7 +64,7 @@ class Runner:
         return bool(self._running)
 
     def _run(self, job: Job) -> None:
-        # A time of the job between its end and the end of the scheduler: nothing is started, so there is nothing to record.
+        # A time between the end of the job and that of the scheduler: nothing starts, so there is nothing to record.
         if self._stopping:
             return
         lock = _lock_of(self._store, job)

@@ -734,6 +734,37 @@ def test_a_trigger_that_its_owner_replaced(pair: Pair, definition: str) -> None:
     pair.check_equal(roots)
 
 
+@pytest.mark.parametrize(
+    ("table", "kind", "event"),
+    [
+        ("acc", "update", "AFTER UPDATE"),
+        ("parts_1", "update", "AFTER UPDATE"),
+        ("parts", "moved", "AFTER INSERT OR DELETE"),
+        # The trigger of the table is dropped, with its clone.
+        ("parts_1", "row", "AFTER INSERT OR UPDATE OR DELETE"),
+    ],
+)
+def test_a_constraint_trigger_in_the_place_of_a_trigger(pair: Pair, table: str, kind: str, event: str) -> None:
+    """The server does not replace it by another trigger: it is dropped first."""
+    pair.both("CREATE TABLE acc (id int PRIMARY KEY, day int)")
+    pair.both(PARTS)
+    root, name = ("acc" if table == "acc" else "parts"), f"trueup_log_main_{kind}"
+    pair.source.execute(f"INSERT INTO {root} VALUES (1, 1)")
+    pair.start()
+    pair.source.execute(
+        "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        f" DROP TRIGGER {name} ON {root if kind == 'row' else table};"
+        f" CREATE CONSTRAINT TRIGGER {name} {event} ON {table} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+        f" EXECUTE FUNCTION mine(); ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {name}"
+    )
+    assert "triggers are missing, disabled or replaced" in pair.run().aside[0].what
+    sync_of(pair).add([root])
+    assert not pair.run().aside
+    pair.source.execute(f"INSERT INTO {root} VALUES (2, 2); UPDATE {table} SET id = id + 100")
+    assert not pair.run().aside
+    pair.check_equal([root])
+
+
 @pytest.mark.parametrize("trigger", ["moved", "again", "row"])
 def test_a_trigger_for_each_row_that_its_owner_replaced(pair: Pair, trigger: str) -> None:
     """Its clones on the partitions are replaced with it, and created again with it."""
@@ -785,17 +816,18 @@ def test_a_partition_that_is_changed_while_it_is_detached(pair: Pair, change: st
     pair.both(PARTS + "ALTER TABLE parts ADD n int")
     pair.source.execute("INSERT INTO parts SELECT g, g % 20, g FROM generate_series(1, 40) g")
     pair.start()
-    statements = (
-        f"ALTER TABLE parts DETACH PARTITION parts_1; {change};"
-        "ALTER TABLE parts ATTACH PARTITION parts_1 FOR VALUES FROM (0) TO (10)"
+    detach, attach = (
+        "ALTER TABLE parts DETACH PARTITION parts_1;",
+        "ALTER TABLE parts ATTACH PARTITION parts_1 FOR VALUES FROM (0) TO (10);",
     )
     with following(pair) as follower:
         pair.source.execute("INSERT INTO parts VALUES (100, 1, 1)")
         follower.wait_for_equal("parts")
-        pair.source.execute(statements)
+        pair.source.execute(f"{detach}{change};{attach}")
         follower.wait_for_equal("parts")
-    # While no sync runs, and between the checks of partitions and of rewritten tables.
-    for follow in ("", "; SELECT trueup_log.tube_reload_follow('main')"):
-        pair.source.execute(statements + follow)
+    # While no sync runs; and a check of rewritten tables that runs after, or during it, is not repeated.
+    follow = "SELECT trueup_log.tube_reload_follow('main');"
+    for meanwhile, after in (("", ""), ("", follow), (follow, "")):
+        pair.source.execute(f"{detach}{meanwhile}{change};{attach}{after}")
         assert not pair.run().aside
         pair.check_equal(["parts"])

@@ -6,7 +6,9 @@ BEGIN
          CROSS JOIN LATERAL (SELECT @schema@.tube_storage(s."table") AS storage) present
          CROSS JOIN LATERAL jsonb_each(present.storage -> 'attached') a
          WHERE s.source = tube_reattached.source AND s.storage -> 'place' = present.storage -> 'place'
-           AND s.storage -> 'attached' -> a.key <> a.value);
+           -- Of a covered partition that was not there when `storage` was stored, nothing is stored.
+           AND a.key::oid = ANY (s.covered::oid[]) AND s.storage ? 'attached'
+           AND s.storage -> 'attached' -> a.key IS DISTINCT FROM a.value);
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_reattached(integer) IS

@@ -11,9 +11,7 @@ BEGIN
             PERFORM @schema@.tube_incomplete(s.source, s.rewritten || ' may have been rewritten');
         END IF;
         UPDATE @schema@.sources x
-           SET storage = CASE WHEN x.storage -> 'place' = c.storage -> 'place' AND x.storage ? 'attached'
-                              -- tube_cover stores it, with a backfill.
-                              THEN jsonb_set(c.storage, '{attached}', x.storage -> 'attached') ELSE c.storage END,
+           SET storage = @schema@.tube_storage_kept(x.storage, c.storage),
                -- A restored table may have other numbers.
                columns = CASE WHEN x.storage -> 'place' <> c.storage -> 'place' THEN (
                    SELECT jsonb_object_agg(a.attnum, o.col)

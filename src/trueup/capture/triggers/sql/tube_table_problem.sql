@@ -21,9 +21,12 @@ BEGIN
         RETURN 'a key column was renamed, and another column has its name: run trueup tube run or trueup tube attach';
     END IF;
     IF EXISTS (SELECT FROM unnest(s.covered) was(place)
-                WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) OR @schema@.tube_reattached(source) THEN
+                WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) THEN
         RETURN 'a partition was dropped or detached, and the copy still has its rows: run trueup tube run or trueup'
                ' tube attach';
+    ELSIF @schema@.tube_reattached(source) THEN
+        RETURN 'a partition was detached and attached again, and the copy may lack what was changed meanwhile: run trueup'
+               ' tube run or trueup tube attach';
     END IF;
     missing := cardinality(@schema@.tube_trigger_ddl(source, true));
     IF missing > 0 AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = s."table"

@@ -13,6 +13,8 @@ DECLARE
     -- The triggers for each row that are created on the table: the server creates or replaces their clones, with its state.
     created text[] := '{}';
     statements text[] := '{}';
+    -- Constraint triggers, which cannot be replaced: before all others, because a clone would replace one of a partition.
+    drops text[] := '{}';
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_trigger_ddl.source;
     by_statement := s.capture = 'statement';
@@ -50,12 +52,13 @@ BEGIN
             -- The owner of the table can replace a trigger by another one with its name, which captures less.
             SELECT g.tgenabled AS state, coalesce(g.tgtype = wanted.type AND g.tgfoid = function AND g.tgattr = ''
                    AND g.tgoldtable IS NOT DISTINCT FROM wanted.old_rows AND g.tgnewtable IS NOT DISTINCT FROM wanted.new_rows
-                   AND g.tgargs = arguments
+                   AND g.tgargs = arguments AND g.tgconstraint = 0
                    AND (g.tgqual IS NULL) = (wanted.condition IS NULL)
                    -- pg_get_triggerdef would wait for locks. An expression with columns needs a table, and is not ours.
                    AND CASE WHEN g.tgqual IS NULL THEN true WHEN g.tgqual::text LIKE '%{VAR %' THEN false
                        ELSE pg_get_expr(g.tgqual, 0) = format('(COALESCE(current_setting(%L::text, true), %L::text) %s %L::text)',
-                                                              '@schema@.moving', '', wanted.condition, '') END, false) AS is_ours
+                                                              '@schema@.moving', '', wanted.condition, '') END, false) AS is_ours,
+                   g.tgconstraint <> 0 AND g.tgparentid = 0 AS is_constraint
               INTO present FROM pg_trigger g WHERE g.tgrelid = place.relation AND g.tgname = name;
             -- Needed no more, or captured twice: no touch is lost.
             CONTINUE WHEN only_lost AND (NOT wanted.here OR wanted.state = 'D');
@@ -64,6 +67,9 @@ BEGIN
                     statements := statements || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
                 END IF;
                 CONTINUE;
+            END IF;
+            IF present.is_constraint THEN
+                drops := drops || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
             END IF;
             IF present.is_ours IS NOT TRUE AND (place.is_root OR wanted.type & 1 = 0) THEN
                 statements := statements || concat_ws(' ',
@@ -82,7 +88,7 @@ BEGIN
             END IF;
         END LOOP;
     END LOOP;
-    RETURN statements;
+    RETURN drops || statements;
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_trigger_ddl(integer, boolean) IS

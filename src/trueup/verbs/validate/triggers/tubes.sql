@@ -1,13 +1,15 @@
 -- name: triggers
 -- Per attached table, a hash of its partitions, of the triggers that capture them, and of the functions of the triggers: the
--- rows of the catalog with the transactions that wrote them. A trigger that was disabled and enabled again has another hash.
-SELECT s.source, md5(string_agg(DISTINCT r.relation::oid::text, ',')),
+-- rows of the catalog with the transactions that wrote them. A trigger that was disabled and enabled again has another hash, and
+-- so has a partition that was detached and attached again.
+SELECT s.source, md5(string_agg(DISTINCT concat_ws(':', r.relation::oid, i.xmin), ',')),
        md5(string_agg(concat_ws(':', g.oid, g.xmin, g.tgenabled), ',' ORDER BY g.oid)),
        (SELECT md5(string_agg(concat_ws(':', p.oid, p.xmin), ',' ORDER BY p.oid)) FROM pg_catalog.pg_proc p
          WHERE p.pronamespace = to_regnamespace(%(schema)s::text)
            AND p.proname IN ('touch_' || s.source, 'touch_' || s.source || '_row'))
   FROM {sources} s
  CROSS JOIN LATERAL {relations}(s."table") r(relation)
+  LEFT JOIN pg_catalog.pg_inherits i ON i.inhrelid = r.relation AND r.relation <> s."table"
   LEFT JOIN pg_catalog.pg_trigger g ON g.tgrelid = r.relation AND starts_with(g.tgname, %(prefix)s)
        -- The kind of a trigger is one word. A longer rest belongs to a tube whose name starts with the name of this tube.
        AND strpos(substr(g.tgname, length(%(prefix)s) + 1), '_') = 0

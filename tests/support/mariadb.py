@@ -20,7 +20,7 @@ def is_installed() -> bool:
 class MariaDb:
     """A server that listens on a socket in its folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         import pymysql
 
         self.socket = folder / "sock"
@@ -37,7 +37,7 @@ class MariaDb:
             [
                 *("mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={self.socket}", "--skip-networking"),
                 *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0"),
-                *("--performance-schema=off", "--skip-log-bin", *account),
+                *("--performance-schema=off", "--skip-log-bin", *account, *options),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -88,9 +88,9 @@ class MariaDb:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[MariaDb]:
-    """Yield a server, which is stopped at the end of the block."""
-    server = MariaDb(folder)
+def started(folder: Path, options: Sequence[str] = ()) -> Iterator[MariaDb]:
+    """Yield a server with more options, which is stopped at the end of the block."""
+    server = MariaDb(folder, options)
     try:
         yield server
     finally:

@@ -254,6 +254,10 @@ _LITERALS: dict[ValueClass, str] = {
 }
 
 
+# Options of an address that name files for TLS.
+_TLS_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
+
+
 @dataclass(frozen=True)
 class Address:
     """A server and a database, from `mysql://user:password@host:port/db?ssl_ca=FILE`."""
@@ -276,14 +280,31 @@ class Address:
             raise _wrong_address(node) from None
         options = dict(parse_qsl(url.query))
         socket = options.pop("unix_socket", "")
-        if not url.path.strip("/") or set(options) - {"ssl_ca", "ssl_cert", "ssl_key"}:
+        needed = {"ssl_key": "ssl_cert", "ssl_verify_identity": "ssl_ca"}
+        is_known = set(options) <= {*_TLS_FILES, *needed}
+        is_known &= options.get("ssl_verify_identity", "true") in ("true", "false")
+        is_complete = all(other in options for name, other in needed.items() if name in options)
+        if not (url.path.strip("/") and is_known and is_complete):
             raise _wrong_address(node)
         user, password = unquote(url.username or ""), unquote(url.password or "")
         return cls(url.hostname or "localhost", port, user, password, unquote(url.path.strip("/")), socket, options)
 
+    @property
+    def tls(self) -> dict[str, Any]:
+        """The arguments of a connection for TLS, which is required if there are any."""
+        arguments: dict[str, Any] = {name: self.options[name] for name in _TLS_FILES if name in self.options}
+        if "ssl_ca" in arguments:
+            # PyMySQL does not verify a certificate, also with a file of authorities, unless it is told to.
+            is_named = self.options.get("ssl_verify_identity", "true") == "true"
+            arguments |= {"ssl_verify_cert": True, "ssl_verify_identity": is_named}
+        return arguments
+
 
 def _wrong_address(node: str) -> ConfigError:
-    cure = "write mysql://user:password@host:3306/database, with ssl_ca=FILE or unix_socket=PATH after ? if needed"
+    cure = (
+        "write mysql://user:password@host:3306/database; after ? unix_socket=PATH, ssl_ca=FILE (with it"
+        " ssl_verify_identity=false), ssl_cert=FILE (with it ssl_key=FILE)"
+    )
     return ConfigError("the address is not valid", cure=cure, node=node)
 
 
@@ -417,11 +438,10 @@ class MySqlNode(SqlNode):
     def _connect(self) -> Any:
         address = self._address
         place: dict[str, Any] = {"unix_socket": address.socket} if address.socket else {"host": address.host}
-        if "ssl_ca" in address.options:
-            place |= address.options
         try:
             connection = _connection_class()(
                 **place,
+                **address.tls,
                 port=address.port,
                 user=address.user or None,
                 password=address.password,
@@ -436,6 +456,10 @@ class MySqlNode(SqlNode):
                 self._run(connection, setting)
         except TrueupError:
             raise
+        except OSError as error:
+            # PyMySQL has errors of its own for the network.
+            cure = "check ssl_ca, ssl_cert and ssl_key in the address"
+            raise ConfigError(f"the files for TLS cannot be used: {error}", cure=cure, node=self.name) from None
         except Exception as error:
             raise self._error(error, lost=True) from None
         return connection

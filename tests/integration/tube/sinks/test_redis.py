@@ -18,6 +18,7 @@ import pytest
 from redis import Redis, RedisCluster
 from redis.exceptions import RedisError
 
+from support.certificates import make_certificates
 from support.tube import TubeDatabase
 from trueup.sinks import open_sink
 from trueup.sinks.base import Document, Mark, Sink, SinkDown, SourceTable
@@ -105,22 +106,8 @@ def older(sink: Sink, limit: int = 100) -> list[str]:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority (ca.pem), certificates for localhost (server.pem) and 127.0.0.1 (node.pem), a key."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for name, subject in (("server", "DNS:localhost"), ("node", "IP:127.0.0.1")):
-        (folder / f"{name}.ext").write_text(
-            f"subjectAltName={subject}\nauthorityKeyIdentifier=keyid\nbasicConstraints=CA:false\n", encoding="utf-8"
-        )
-    authority = "-x509 -nodes -newkey rsa:2048 -days 2 -addext keyUsage=critical,keyCertSign"
-    for command in (
-        f"req {authority} -subj /CN=authority -keyout ca.key -out ca.pem",
-        f"req {authority} -subj /CN=other -keyout other.key -out other.pem",
-        "req -nodes -newkey rsa:2048 -subj /CN=localhost -keyout server.key -out server.csr",
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile server.ext -out server.pem",
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile node.ext -out node.pem",
-    ):
-        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
-    return folder
+    """A folder with certificates."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def tls_options(certificates: Path, port: int, certificate: str) -> list[object]:

@@ -83,7 +83,6 @@ def created_during_a_job(source: Database, tube: Tube, path: str, monkeypatch: p
         source.execute("DROP PUBLICATION during")
     (notice,) = [text for text in progress.messages if "publication during" in text]
     assert notice.endswith(CURE)
-    monkeypatch.undo()
 
 
 def test_a_publication_for_all_tables_that_is_created_later(

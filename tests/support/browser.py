@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,6 +32,8 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         ours, theirs = socket.socketpair()
+        # Chromium leaves a folder in the temporary folder. Not in the profile: the path of its socket would be too long.
+        self._temporary = tempfile.mkdtemp(prefix="trueup-chromium-")
         options = [*_OPTIONS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, str(theirs.fileno()), CHROMIUM, *options],
@@ -38,6 +41,7 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": self._temporary},
         )
         theirs.close()
         ours.settimeout(TIMEOUT_SECONDS)
@@ -76,6 +80,7 @@ class Browser:
         self._socket.close()
         self.process.terminate()
         self.process.wait(TIMEOUT_SECONDS)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 class Tab:

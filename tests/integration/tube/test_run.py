@@ -277,12 +277,12 @@ def test_a_sink_that_is_down_or_rejects_documents(
     engine: str, items: TubeDatabase, sqlite_sink: SqliteSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g")
-    monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.3)
-    with pytest.raises(CheckFailed, match="the sink was not reached since the start of the job") as caught:
-        items.tube.run("postgresql://app@127.0.0.1:1/nothing")
+    with monkeypatch.context() as patch:
+        patch.setattr(waiting, "FIRST_SECONDS", 0.3)
+        with pytest.raises(CheckFailed, match="the sink was not reached since the start of the job") as caught:
+            items.tube.run("postgresql://app@127.0.0.1:1/nothing")
     assert caught.value.cure.startswith("check the address")
     assert len(items.pods()) == 2
-    monkeypatch.undo()
     sqlite_sink.fault("down")
     with following(items, sqlite_sink, attempts=3, retry_pause=0.05) as job:
         until(lambda: (items.tube.stats()[0].waiting or "").startswith("the sink is down: out of order"))

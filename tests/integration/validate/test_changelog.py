@@ -151,13 +151,13 @@ def test_a_stop_during_the_start_is_not_lost(plain: Copy, monkeypatch: pytest.Mo
         plain.until(lambda: validator.sessions.meta.need(plain.name).wanted == "stop")
         open_all(validator)
 
-    monkeypatch.setattr(Validator, "open", open_during_the_stop)
-    starts = threading.Thread(target=lambda: plain.ended.append(plain.validation.start(engine="local")), daemon=True)
-    starts.start()
-    plain.until(lambda: bool(plain.ended))
-    requests[0].join()
+    with monkeypatch.context() as patch:
+        patch.setattr(Validator, "open", open_during_the_stop)
+        starts = threading.Thread(target=lambda: plain.ended.append(plain.validation.start(engine="local")), daemon=True)
+        starts.start()
+        plain.until(lambda: bool(plain.ended))
+        requests[0].join()
     assert (stopped, plain.ended) == ([True], ["stopped by the user"])
-    monkeypatch.undo()
     # A request from before the start does not stop it.
     assert not plain.validation.stop()
     plain.go_on()

@@ -32,7 +32,7 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         ours, theirs = socket.socketpair()
-        # Chromium leaves a folder in the temporary folder. Not in the profile: the path of its socket would be too long.
+        # Chromium leaves files in the temporary folder. In the profile, the path of its socket would be too long.
         self._temporary = tempfile.mkdtemp(prefix="trueup-chromium-")
         options = [*_OPTIONS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
         self.process = subprocess.Popen(

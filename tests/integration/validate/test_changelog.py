@@ -153,7 +153,9 @@ def test_a_stop_during_the_start_is_not_lost(plain: Copy, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(Validator, "open", open_during_the_stop)
-        starts = threading.Thread(target=lambda: plain.ended.append(plain.validation.start(engine="local")), daemon=True)
+        starts = threading.Thread(
+            target=lambda: plain.ended.append(plain.validation.start(engine="local")), daemon=True
+        )
         starts.start()
         plain.until(lambda: bool(plain.ended))
         requests[0].join()

@@ -62,12 +62,17 @@ class SparkCluster:
     @property
     def conf(self) -> dict[str, str]:
         """Return the settings of an application that fits into the cluster."""
-        executor = f"{JVM_OPTIONS} {archive_options()}"
+        executor = f"{JVM_OPTIONS} {archive_options()} {self._temporary}"
         events = f"file://{self.folder}/events"
         # A Python that does not compile PySpark again in each of its processes.
         python = compiled_python() or sys.executable
         places = {"spark.eventLog.dir": events, "spark.pyspark.python": python}
         return {**CONF, "spark.executor.extraJavaOptions": executor, **places}
+
+    @property
+    def _temporary(self) -> str:
+        """The option of Java for temporary files, of which killed executors leave some."""
+        return f"-Djava.io.tmpdir={self.folder}"
 
     def start(self, *workers: str) -> None:
         """Start the master and workers with these names, and wait until the workers are registered."""
@@ -117,8 +122,9 @@ class SparkCluster:
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # Read by the daemons, and by spark-submit.
-            "SPARK_DAEMON_JAVA_OPTS": f"{JVM_OPTIONS} {archive_options()}",
-            "SPARK_SUBMIT_OPTS": archive_options(),
+            "SPARK_DAEMON_JAVA_OPTS": f"{JVM_OPTIONS} {archive_options()} {self._temporary}",
+            "SPARK_SUBMIT_OPTS": f"{archive_options()} {self._temporary}",
+            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "PYSPARK_PYTHON": sys.executable,
         }
         command = [str(home / "bin" / "spark-class"), *arguments]

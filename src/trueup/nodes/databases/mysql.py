@@ -294,7 +294,7 @@ class Address:
         """The arguments of a connection for TLS, which is required if there are any."""
         arguments: dict[str, Any] = {name: self.options[name] for name in _TLS_FILES if name in self.options}
         if "ssl_ca" in arguments:
-            # PyMySQL does not verify a certificate, also with a file of authorities, unless it is told to.
+            # PyMySQL does not verify a certificate, also with a file of authorities, unless this is set.
             is_named = self.options.get("ssl_verify_identity", "true") == "true"
             arguments |= {"ssl_verify_cert": True, "ssl_verify_identity": is_named}
         return arguments

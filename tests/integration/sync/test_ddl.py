@@ -831,3 +831,39 @@ def test_a_partition_that_is_changed_while_it_is_detached(pair: Pair, change: st
         pair.source.execute(f"{detach}{meanwhile}{change};{attach}{after}")
         assert not pair.run().aside
         pair.check_equal(["parts"])
+
+
+@pytest.mark.parametrize(("root", "place"), [("acc", "acc"), ("parts", "parts"), ("parts", "parts_1")])
+def test_triggers_that_their_owner_disables_and_enables_again(pair: Pair, root: str, place: str) -> None:
+    """All of them have their former state afterwards: the table is copied again."""
+    pair.both("CREATE TABLE acc (id int PRIMARY KEY, day int)" if root == "acc" else PARTS)
+    pair.source.execute(f"INSERT INTO {root} SELECT g, g % 10 FROM generate_series(1, 40) g")
+    pair.start()
+    states = f"SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = '{place}'::regclass AND NOT tgisinternal"
+    triggers = pair.source.execute(states)
+    how = {"A": "ENABLE ALWAYS", "D": "DISABLE"}
+    enable = ";".join(f"ALTER TABLE ONLY {place} {how[state]} TRIGGER {name}" for name, state in triggers)
+
+    def unseen(key: int) -> str:
+        return f"ALTER TABLE ONLY {place} DISABLE TRIGGER ALL; DELETE FROM {place} WHERE id = {key}; {enable}"
+
+    with following(pair) as follower:
+        pair.source.execute(f"INSERT INTO {root} VALUES (100, 1)")
+        follower.wait_for_equal(root)
+        pair.source.execute(unseen(1))
+        follower.wait_for_equal(root)
+    partition = "CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30)"
+    changes = [unseen(2), f"BEGIN; {unseen(3)}; COMMIT"]
+    # Triggers of a new partition are created at the same time.
+    for statements in [*changes, f"{unseen(4)}; {partition}"] if root == "parts" else changes:
+        pair.source.execute(statements)
+        if partition in statements:
+            pair.target.execute(partition)
+        assert not pair.run().aside
+        pair.check_equal([root])
+    assert {*triggers} == {*pair.source.execute(states)}
+    # The table is not copied again without a reason.
+    pair.source.execute(f"DELETE FROM {root} WHERE id = 5")
+    pair.target.execute(f"DELETE FROM {root} WHERE id = 6")
+    assert not pair.run().aside
+    assert pair.target.execute(f"SELECT id FROM {root} WHERE id IN (5, 6, 7)") == [(7,)]

@@ -47,6 +47,8 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     columns jsonb,
     -- The files of the table and the versions of its columns and partitions in the catalog: see tube_rewritten, tube_reattached.
     storage jsonb,
+    -- The versions of the triggers in the catalog: see tube_triggers_changed. NULL: not known yet.
+    triggers jsonb,
     -- Why the copy may lack changes that no touch will bring, and when this was noted; NULL after a later backfill.
     incomplete text,
     incomplete_at timestamptz,

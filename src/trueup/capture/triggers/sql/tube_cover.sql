@@ -14,6 +14,10 @@ BEGIN
     -- Read first: a partition that is attached again meanwhile is noticed next time.
     attached := @schema@.tube_storage(s."table") -> 'attached';
     statements := @schema@.tube_trigger_ddl(source);
+    IF is_new THEN
+        UPDATE @schema@.sources x SET triggers = NULL WHERE x.source = s.source;
+    END IF;
+    PERFORM @schema@.tube_triggers_follow(source);
     IF cardinality(statements) > 0 THEN
         PERFORM @schema@.tube_ddl(statements, there, patience);
     END IF;

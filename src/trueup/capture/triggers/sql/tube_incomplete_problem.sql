@@ -4,12 +4,15 @@ BEGIN
     RETURN (
         SELECT format('the copy may be incomplete (%s): run trueup tube backfill %s %s',
                       concat_ws('; ', s.incomplete, 'stale columns: ' || nullif(array_to_string(c.stale, ', '), ''),
-                                c.rewritten || ' may have been rewritten'), s.tube, s."table")
+                                c.rewritten || ' may have been rewritten',
+                                CASE WHEN c.is_changed AND s.incomplete IS NULL THEN 'its triggers were missing, disabled or replaced' END),
+                      s.tube, s."table")
           FROM @schema@.sources s
          CROSS JOIN LATERAL (SELECT @schema@.tube_stale_columns(s.source) AS stale,
-                                    @schema@.tube_rewritten(s.source) AS rewritten) c
+                                    @schema@.tube_rewritten(s.source) AS rewritten,
+                                    @schema@.tube_triggers_changed(s.source) AS is_changed) c
          WHERE s.source = tube_incomplete_problem.source
-           AND (s.incomplete IS NOT NULL OR cardinality(c.stale) > 0 OR c.rewritten IS NOT NULL));
+           AND (s.incomplete IS NOT NULL OR cardinality(c.stale) > 0 OR c.rewritten IS NOT NULL OR c.is_changed));
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_incomplete_problem(integer) IS

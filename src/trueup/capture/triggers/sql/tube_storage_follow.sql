@@ -3,6 +3,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s record;
 BEGIN
+    PERFORM @schema@.tube_triggers_follow(x.source) FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
+      WHERE x.tube = tube_storage_follow.tube AND x.detached_at IS NULL;
     FOR s IN SELECT x.source, @schema@.tube_rewritten(x.source) AS rewritten FROM @schema@.sources x
                JOIN pg_class c ON c.oid = x."table"
               WHERE x.tube = tube_storage_follow.tube AND x.detached_at IS NULL
@@ -23,5 +25,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_storage_follow(text) IS
-    'Stores the present files and columns of the attached tables of a tube, and notes which columns were rewritten. '
+    'Stores the present files, columns and triggers of the attached tables of a tube, and notes which were rewritten or changed. '
     'Called periodically, so that changes of files and of columns at different times are not taken for a rewritten column.';

@@ -15,6 +15,9 @@ DECLARE
     statements text[] := '{}';
     -- Constraint triggers, which cannot be replaced: before all others, because a clone would replace one of a partition.
     drops text[] := '{}';
+    -- The relations whose triggers change.
+    places oid[] := '{}';
+    changes text[] := '{}';
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_trigger_ddl.source;
     by_statement := s.capture = 'statement';
@@ -64,7 +67,8 @@ BEGIN
             CONTINUE WHEN only_lost AND (NOT wanted.here OR wanted.state = 'D');
             IF NOT wanted.here THEN
                 IF FOUND THEN
-                    statements := statements || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
+                    changes := changes || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
+                    places := places || place.relation::oid;
                 END IF;
                 CONTINUE;
             END IF;
@@ -80,15 +84,25 @@ BEGIN
                         'WHEN (coalesce(current_setting(%L, true), %L) %s %L)', '@schema@.moving', '', wanted.condition, '') END,
                     format('EXECUTE FUNCTION %s(%s)', function::regproc, CASE WHEN arguments <> '' THEN quote_literal(source) END));
                 created := created || wanted.kind;
+                places := places || CASE WHEN wanted.type & 1 = 1
+                    THEN ARRAY(SELECT r::oid FROM @schema@.tube_relations(s."table") r) ELSE ARRAY[place.relation::oid] END;
             END IF;
             IF wanted.kind = ANY (created) OR present.state IS DISTINCT FROM wanted.state THEN
                 -- Always, also with session_replication_role = replica: repaired rows must be touched too.
-                statements := statements || format('ALTER TABLE ONLY %s %s TRIGGER %I', place.relation,
+                changes := changes || format('ALTER TABLE ONLY %s %s TRIGGER %I', place.relation,
                     CASE wanted.state WHEN 'A' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END, name);
+                places := places || place.relation::oid;
             END IF;
         END LOOP;
     END LOOP;
-    RETURN drops || statements;
+    statements := drops || statements;
+    IF cardinality(statements || changes) > 0 THEN
+        -- The first statements wait for the transactions that write to these relations, and lock them: what others changed
+        -- until then is noticed, and what changes here is known.
+        statements := statements || format('SELECT @schema@.tube_triggers_follow(%s)', source) || changes
+                      || format('SELECT @schema@.tube_triggers_store(%s, %L)', source, places);
+    END IF;
+    RETURN statements;
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_trigger_ddl(integer, boolean) IS

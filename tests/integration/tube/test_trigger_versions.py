@@ -12,6 +12,7 @@ import pytest
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.testing.processes import wait_until
+from trueup.verbs.tube import aside
 
 TABLE = """
 CREATE TABLE items (id int, day int, PRIMARY KEY (id, day));
@@ -51,10 +52,12 @@ class Copied:
     def run(self) -> str:
         return "".join(self.tube_db.tube.run(SqliteSink(self.path), until_empty=True).problems)
 
-    def check_equal(self) -> None:
+    def keys(self) -> list[tuple[int, int]]:
         rows = SqliteSink(self.path).rows(f"public.{self.table}")
-        keys = sorted((int(key[0]), int(key[1])) for _, key in rows)
-        assert keys == self.tube_db.run(f"SELECT id, day FROM {self.table} ORDER BY id, day")
+        return sorted((int(key[0]), int(key[1])) for _, key in rows)
+
+    def check_equal(self) -> None:
+        assert self.keys() == self.tube_db.run(f"SELECT id, day FROM {self.table} ORDER BY id, day")
 
     def check_backfill(self) -> None:
         """The problem stays until a backfill: another check and `attach` do not remove it."""
@@ -139,15 +142,198 @@ def test_triggers_are_disabled_and_enabled_again_while_others_are_created(
     assert "a partition is new" in problem_of(tube_db, "events")
     statements = unseen(tube_db, "events_3", "DELETE FROM events_3 WHERE id = 1")
     cover = threading.Thread(target=tube_db.tube.cover)
-    waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'events_3'::regclass"
     with psycopg.connect(tube_db.database.uri) as other:
         for statement in statements.split(";"):
             other.execute(statement.encode())
         cover.start()
-        assert wait_until(lambda: tube_db.run(waits) != [], 60)
+        assert wait_until(lambda: waits(tube_db, "events_3"), 60)
     cover.join()
     assert problem_of(tube_db, "events").startswith(PROBLEM)
     copied.check_backfill()
+
+
+def waits(tube_db: TubeDatabase, place: str) -> bool:
+    """Whether a session waits for a lock on a relation."""
+    return tube_db.run(f"SELECT FROM pg_locks WHERE NOT granted AND relation = '{place}'::regclass") != []
+
+
+def test_triggers_are_disabled_and_enabled_again_while_only_their_state_changes(
+    tube_db: TubeDatabase, tmp_path: Path
+) -> None:
+    """A partition that was detached has its triggers still: none is created when it is attached again."""
+    copied = Copied(tube_db, "events", str(tmp_path / "kept.db"))
+    tube_db.run("ALTER TABLE events DETACH PARTITION events_1")
+    assert copied.run() == ""
+    tube_db.run("ALTER TABLE events ATTACH PARTITION events_1 FOR VALUES FROM (0) TO (10)")
+    tube_db.run("INSERT INTO events VALUES (7, 7), (8, 8); SELECT tube.tube_storage_follow('t')")
+    with psycopg.connect(tube_db.database.uri) as other:
+        for statement in unseen(tube_db, "events_1", "DELETE FROM events_1 WHERE id = 7").split(";"):
+            other.execute(statement.encode())
+        cover = threading.Thread(target=tube_db.tube.cover)
+        cover.start()
+        assert wait_until(lambda: waits(tube_db, "events_1"), 60)
+    cover.join()
+    assert problem_of(tube_db, "events").startswith(PROBLEM)
+    copied.check_backfill()
+
+
+def test_a_check_while_triggers_are_created(tube_db: TubeDatabase, tmp_path: Path) -> None:
+    """It does not store the versions from before, which would be a problem until a backfill."""
+    copied = Copied(tube_db, "events", str(tmp_path / "kept.db"))
+    tube_db.run("INSERT INTO events VALUES (1, 1)")
+    assert copied.run() == ""
+    tube_db.run("CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110)")
+    row = "SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+    with psycopg.connect(tube_db.database.uri) as other:
+        other.execute("INSERT INTO events_3 VALUES (5, 100)")
+        cover = threading.Thread(target=tube_db.tube.cover)
+        cover.start()
+        assert wait_until(lambda: waits(tube_db, "events_3"), 60)
+        check = threading.Thread(target=tube_db.run, args=["SELECT tube.tube_storage_follow('t')"])
+        check.start()
+        assert wait_until(lambda: tube_db.run(row) != [], 60)
+    cover.join()
+    check.join()
+    assert (copied.run(), problem_of(tube_db, "events")) == ("", "")
+    copied.check_equal()
+
+
+ATTACH = "ALTER TABLE events ATTACH PARTITION events_3 FOR VALUES FROM (100) TO (110)"
+DETACH = "ALTER TABLE events DETACH PARTITION events_3"
+
+
+@pytest.mark.parametrize("capture", ["statement", "row"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["DROP TABLE events_3"],
+        [DETACH, "DELETE FROM events_3 WHERE id = 1", ATTACH],
+        [f"ALTER TABLE events_3 DISABLE TRIGGER USER; DELETE FROM events_3 WHERE id = 1; {DETACH}; {ATTACH}"],
+    ],
+    ids=["drop", "detach", "disable and detach"],
+)
+def test_a_partition_is_gone_before_its_triggers_were_created(
+    tube_db: TubeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[str], capture: str
+) -> None:
+    """Its rows were captured row by row, and delivered."""
+    monkeypatch.setattr(aside, "COVER_SECONDS", 3600.0)
+    copied = Copied(tube_db, "events", str(tmp_path / "kept.db"), capture)
+    tube_db.run("INSERT INTO events VALUES (9, 1)")
+    assert copied.run() == ""
+    tube_db.run("INSERT INTO events VALUES (9, 2)")
+    stop = threading.Event()
+    job = threading.Thread(target=tube_db.tube.run, args=[SqliteSink(copied.path)], kwargs={"stop": stop})
+    job.start()
+    try:
+        assert wait_until(lambda: len(copied.keys()) == 2, 60)
+        tube_db.run("CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110)")
+        tube_db.run("INSERT INTO events VALUES (1, 100), (2, 100); INSERT INTO events VALUES (3, 100)")
+        assert wait_until(lambda: len(copied.keys()) == 5, 60)
+    finally:
+        stop.set()
+        job.join()
+    for change in changes:
+        tube_db.run(change)
+    assert "partition" in problem_of(tube_db, "events")
+    assert copied.run() == ""
+    copied.check_equal()
+    assert (copied.run(), problem_of(tube_db, "events")) == ("", "")
+
+
+def test_a_job_of_another_role(tube_db: TubeDatabase, tmp_path: Path) -> None:
+    """It may not read the number of the server, which the role that attached the table may."""
+    copied = Copied(tube_db, "items", str(tmp_path / "kept.db"))
+    tube_db.run("INSERT INTO items VALUES (1, 1), (2, 1)")
+    assert copied.run() == ""
+    role = f"job_of_{tube_db.database.name}"
+    tube_db.run(
+        f"REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; CREATE ROLE {role};"
+        f"GRANT USAGE ON SCHEMA tube TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA tube TO {role};"
+        f"GRANT ALL ON ALL FUNCTIONS IN SCHEMA tube TO {role}"
+    )
+    try:
+        check = f"SET ROLE {role}; SELECT tube.tube_storage_follow('t')"
+        tube_db.run(check)
+        assert problem_of(tube_db, "items") == ""
+        tube_db.run(unseen(tube_db, "items", "DELETE FROM items WHERE id = 1"))
+        tube_db.run(check)
+        copied.check_backfill()
+    finally:
+        tube_db.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_copy_of_the_database(tube_db: TubeDatabase, tmp_path: Path) -> None:
+    """As after a restore: what happened to it before the first check is not known."""
+    copied = Copied(tube_db, "items", str(tmp_path / "kept.db"))
+    tube_db.run("INSERT INTO items VALUES (1, 1), (2, 1)")
+    assert copied.run() == ""
+    tube_db.close()
+    original = tube_db.database
+    copy = original.server.database(f"{original.name}_copy")
+    wait_until(
+        lambda: (
+            original.server.database("postgres").execute(
+                "SELECT FROM pg_stat_activity WHERE datname = %s", [original.name]
+            )
+            == []
+        ),
+        60,
+    )
+    original.server.database("postgres").execute(f"CREATE DATABASE {copy.name} TEMPLATE {original.name}")
+    other = copied.tube_db = TubeDatabase(copy)
+    try:
+        other.run(unseen(other, "items", "DELETE FROM items WHERE id = 1"))
+        problem = "the copy may be incomplete (the database was restored or copied): run trueup tube backfill t "
+        assert problem_of(other, "items").startswith(problem)
+        assert problem in copied.run()
+        assert problem in copied.run()
+        other.tube.backfill("items")
+        assert (copied.run(), problem_of(other, "items")) == ("", "")
+        copied.check_equal()
+    finally:
+        other.close()
+        copy.drop()
+
+
+FORMER = """
+ALTER TABLE tube.sources DROP COLUMN triggers; UPDATE tube.sources SET storage = storage - 'attached';
+DROP TABLE tube.passing; UPDATE tube.installation SET version = 9
+"""
+
+
+@pytest.mark.parametrize("when", ["after", "around"])
+def test_triggers_are_disabled_before_the_first_check_of_a_new_version(
+    tube_db: TubeDatabase, tmp_path: Path, when: str
+) -> None:
+    copied = Copied(tube_db, "items", str(tmp_path / "kept.db"))
+    tube_db.run("INSERT INTO items VALUES (1, 1), (2, 1)")
+    assert copied.run() == ""
+    before, after = unseen(tube_db, "items", "@").split("@;")
+    tube_db.run(FORMER)
+    if when == "around":
+        tube_db.run(f"{before}DELETE FROM items WHERE id = 1")
+        tube_db.install()
+    else:
+        tube_db.install()
+        tube_db.run(f"{before}DELETE FROM items WHERE id = 1")
+    tube_db.run(after)
+    copied.check_backfill()
+
+
+def test_a_partition_is_attached_again_before_the_first_check_of_a_new_version(
+    tube_db: TubeDatabase, tmp_path: Path
+) -> None:
+    copied = Copied(tube_db, "events", str(tmp_path / "kept.db"))
+    tube_db.run("INSERT INTO events VALUES (1, 1), (2, 1)")
+    assert copied.run() == ""
+    tube_db.run(FORMER)
+    tube_db.install()
+    tube_db.run("ALTER TABLE events DETACH PARTITION events_1")
+    tube_db.run(unseen(tube_db, "events_1", "DELETE FROM events_1 WHERE id = 1"))
+    tube_db.run("ALTER TABLE events ATTACH PARTITION events_1 FOR VALUES FROM (0) TO (10)")
+    assert "detached and attached again" in problem_of(tube_db, "events")
+    assert copied.run() == ""
+    copied.check_equal()
 
 
 def test_other_changes_of_triggers_are_no_problem(tube_db: TubeDatabase, tmp_path: Path) -> None:

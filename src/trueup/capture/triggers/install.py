@@ -189,6 +189,7 @@ def _make_functions(session: Session) -> None:
         )
     )
     connection.execute(_filled(session, "old_rows.sql"))
+    connection.execute(_filled(session, "first_versions.sql"))
 
 
 def function_files() -> list[str]:

@@ -6,10 +6,14 @@ DECLARE
     there regclass[];
     attached jsonb;
     place regclass;
+    passed jsonb;
     gone boolean;
     found_rows bigint;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_cover.source FOR UPDATE;
+    -- Before the relations are read: a partition that is created later is kept for the next call.
+    WITH removed AS (DELETE FROM @schema@.passing p WHERE p.source = s.source RETURNING p.relation, p.attached)
+    SELECT coalesce(jsonb_agg(r), '[]') INTO passed FROM removed r;
     there := ARRAY(SELECT * FROM @schema@.tube_relations(s."table"));
     -- Read first: a partition that is attached again meanwhile is noticed next time.
     attached := @schema@.tube_storage(s."table") -> 'attached';
@@ -24,7 +28,7 @@ BEGIN
     IF NOT is_new THEN
         -- No statement touched the rows that were added or removed with a partition.
         gone := EXISTS (SELECT FROM unnest(s.covered) was(place) WHERE was.place <> ALL (there))
-                OR @schema@.tube_reattached(source);
+                OR @schema@.tube_reattached(source) OR @schema@.tube_passing(source, passed);
         FOR place IN SELECT c.oid::regclass FROM unnest(there) n(relation) JOIN pg_class c ON c.oid = n.relation
                       WHERE n.relation <> ALL (s.covered) AND c.relkind = 'r' LOOP
             -- A TRUNCATE of a new partition fires no trigger. It has given the table another file, and the row of the

@@ -50,7 +50,7 @@ BEGIN
             PERFORM @schema@.tube_try_expressions(s.source);
             PERFORM @schema@.tube_trigger_functions(s.source);
             IF cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0 THEN
-                PERFORM @schema@.tube_incomplete(s.source, 'triggers were missing, disabled or replaced');
+                PERFORM @schema@.tube_incomplete(s.source, 'its triggers were missing, disabled or replaced');
             END IF;
             PERFORM @schema@.tube_cover(s.source, false, '30 s');
             IF old.predicate IS DISTINCT FROM predicate THEN

@@ -5,7 +5,7 @@ BEGIN
         SELECT format('the copy may be incomplete (%s): run trueup tube backfill %s %s',
                       concat_ws('; ', s.incomplete, 'stale columns: ' || nullif(array_to_string(c.stale, ', '), ''),
                                 c.rewritten || ' may have been rewritten',
-                                CASE WHEN c.is_changed AND s.incomplete IS NULL THEN 'its triggers were missing, disabled or replaced' END),
+                                CASE WHEN c.is_changed AND s.incomplete IS NULL THEN @schema@.tube_triggers_reason(s.source) END),
                       s.tube, s."table")
           FROM @schema@.sources s
          CROSS JOIN LATERAL (SELECT @schema@.tube_stale_columns(s.source) AS stale,

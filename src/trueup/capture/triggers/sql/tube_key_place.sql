@@ -1,8 +1,9 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_key_place("table" regclass) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     system text := '';
 BEGIN
+    -- With the rights of the owner: for all roles, the table is in the same place.
     BEGIN
         system := (SELECT c.system_identifier::text FROM pg_control_system() c);
     EXCEPTION WHEN insufficient_privilege THEN

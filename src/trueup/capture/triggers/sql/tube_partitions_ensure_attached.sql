@@ -14,7 +14,8 @@ BEGIN
         PERFORM @schema@.tube_key_follow(s.source);
         -- Triggers that were disabled or dropped show that touches may be lost: they stay so until the table is attached again.
         CONTINUE WHEN cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0;
-        IF NOT (s.covered @> s.there AND s.covered <@ s.there) OR @schema@.tube_reattached(s.source) THEN
+        IF NOT (s.covered @> s.there AND s.covered <@ s.there) OR @schema@.tube_reattached(s.source)
+           OR @schema@.tube_passing(s.source) THEN
             PERFORM @schema@.tube_cover(s.source, false, patience);
             changed := changed + 1;
         END IF;

@@ -8,8 +8,9 @@ DECLARE
     has_other_file boolean;
     reason text;
 BEGIN
-    PERFORM @schema@.tube_triggers_follow(x.source) FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
-      WHERE x.tube = tube_reload_follow.tube AND x.detached_at IS NULL;
+    PERFORM @schema@.tube_triggers_follow(a.source)
+       FROM (SELECT x.source FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
+              WHERE x.tube = tube_reload_follow.tube AND x.detached_at IS NULL ORDER BY x.source) a;
     FOR s IN SELECT x.* FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
               WHERE x.tube = tube_reload_follow.tube AND x.detached_at IS NULL ORDER BY x.source FOR UPDATE OF x LOOP
         present := @schema@.tube_columns(s."table");

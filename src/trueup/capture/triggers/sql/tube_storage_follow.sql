@@ -3,8 +3,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s record;
 BEGIN
-    PERFORM @schema@.tube_triggers_follow(x.source) FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
-      WHERE x.tube = tube_storage_follow.tube AND x.detached_at IS NULL;
+    PERFORM @schema@.tube_triggers_follow(a.source)
+       FROM (SELECT x.source FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
+              WHERE x.tube = tube_storage_follow.tube AND x.detached_at IS NULL ORDER BY x.source) a;
     FOR s IN SELECT x.source, @schema@.tube_rewritten(x.source) AS rewritten FROM @schema@.sources x
                JOIN pg_class c ON c.oid = x."table"
               WHERE x.tube = tube_storage_follow.tube AND x.detached_at IS NULL

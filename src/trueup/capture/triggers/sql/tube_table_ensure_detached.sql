@@ -26,6 +26,7 @@ BEGIN
     EXECUTE format('DROP FUNCTION IF EXISTS @schema@.%I()', 'touch_' || number);
     EXECUTE format('DROP FUNCTION IF EXISTS @schema@.%I()', 'touch_' || number || '_row');
     DELETE FROM @schema@.backfills b WHERE b.source = number;
+    DELETE FROM @schema@.passing p WHERE p.source = number;
     UPDATE @schema@.sources x SET detached_at = clock_timestamp(), covered = '{}' WHERE x.source = number;
     RETURN true;
 END

@@ -21,7 +21,7 @@ BEGIN
         RETURN 'a key column was renamed, and another column has its name: run trueup tube run or trueup tube attach';
     END IF;
     IF EXISTS (SELECT FROM unnest(s.covered) was(place)
-                WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) THEN
+                WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) OR @schema@.tube_passing(source) THEN
         RETURN 'a partition was dropped or detached, and the copy still has its rows: run trueup tube run or trueup'
                ' tube attach';
     ELSIF @schema@.tube_reattached(source) THEN

@@ -74,6 +74,7 @@ BEGIN
             END IF;
             IF present.is_constraint THEN
                 drops := drops || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
+                places := places || place.relation::oid;
             END IF;
             IF present.is_ours IS NOT TRUE AND (place.is_root OR wanted.type & 1 = 0) THEN
                 statements := statements || concat_ws(' ',
@@ -95,11 +96,11 @@ BEGIN
             END IF;
         END LOOP;
     END LOOP;
-    statements := drops || statements;
-    IF cardinality(statements || changes) > 0 THEN
-        -- The first statements wait for the transactions that write to these relations, and lock them: what others changed
-        -- until then is noticed, and what changes here is known.
-        statements := statements || format('SELECT @schema@.tube_triggers_follow(%s)', source) || changes
+    IF cardinality(places) > 0 THEN
+        -- The lock that changes of triggers take: what others changed before it is noticed, and what changes here is known.
+        statements := ARRAY(SELECT format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', string_agg('ONLY ' || r.relation, ', ' ORDER BY r.at))
+                         FROM @schema@.tube_relations(s."table") WITH ORDINALITY r(relation, at) WHERE r.relation::oid = ANY (places))
+                      || format('SELECT @schema@.tube_triggers_follow(%s)', source) || drops || statements || changes
                       || format('SELECT @schema@.tube_triggers_store(%s, %L)', source, places);
     END IF;
     RETURN statements;

@@ -2,7 +2,6 @@ CREATE OR REPLACE FUNCTION @schema@.tube_triggers_changed(source integer) RETURN
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s @schema@.sources;
-    storage jsonb;
     triggers jsonb;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_triggers_changed.source;
@@ -10,16 +9,16 @@ BEGIN
     IF s.triggers IS NULL OR s.triggers = triggers THEN
         RETURN false;
     END IF;
-    storage := @schema@.tube_storage(s."table");
-    IF storage -> 'place' IS DISTINCT FROM s.storage -> 'place' THEN
-        RETURN false;
+    IF @schema@.tube_key_place(s."table") IS DISTINCT FROM s.storage ->> 'place' THEN
+        -- A copy of the database: what happened to it since the last check is not known.
+        RETURN true;
     END IF;
     RETURN EXISTS (
         SELECT FROM jsonb_each(s.triggers) known
          CROSS JOIN LATERAL jsonb_each(known.value) t
          WHERE known.key::oid IN (SELECT r::oid FROM @schema@.tube_relations(s."table") r)
-           -- Of a partition that was attached again, the server has created triggers again: see tube_reattached.
-           AND storage -> 'attached' -> known.key IS NOT DISTINCT FROM s.storage -> 'attached' -> known.key
+           -- Of a partition that was attached again, the server has created triggers again: see tube_reattached and tube_passing.
+           AND triggers -> known.key -> '' IS NOT DISTINCT FROM known.value -> ''
            AND triggers -> known.key -> t.key IS DISTINCT FROM t.value
     ) OR s.triggers ? s."table"::oid::text AND EXISTS (
         -- A new partition: the server created its triggers for each row when it or a parent of it was attached. Rows that
@@ -32,5 +31,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_triggers_changed(integer) IS
-    'Returns whether a trigger of an attached table has changed since it was checked: changes meanwhile may not have been '
-    'recorded, also if it is enabled again.';
+    'Returns whether a trigger of an attached table has changed since it was checked, or the database is '
+    'another one: changes meanwhile may not have been recorded, also if it is enabled again.';

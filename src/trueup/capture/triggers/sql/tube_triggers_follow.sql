@@ -1,11 +1,17 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_triggers_follow(source integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    -- Read first: what changes meanwhile is noticed next time.
     present jsonb := @schema@.tube_triggers(source);
 BEGIN
+    IF EXISTS (SELECT FROM @schema@.sources x WHERE x.source = tube_triggers_follow.source AND x.triggers = present) THEN
+        RETURN;
+    END IF;
+    -- Another session may be creating triggers: those that it has stored are known.
+    PERFORM FROM @schema@.sources x WHERE x.source = tube_triggers_follow.source FOR UPDATE;
+    -- Read first: what changes meanwhile is noticed next time.
+    present := @schema@.tube_triggers(source);
     IF @schema@.tube_triggers_changed(source) THEN
-        PERFORM @schema@.tube_incomplete(source, 'its triggers were missing, disabled or replaced');
+        PERFORM @schema@.tube_incomplete(source, @schema@.tube_triggers_reason(source));
     END IF;
     UPDATE @schema@.sources x SET triggers = present
      WHERE x.source = tube_triggers_follow.source AND x.triggers IS DISTINCT FROM present;

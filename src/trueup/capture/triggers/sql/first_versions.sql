@@ -1,0 +1,10 @@
+-- After an upgrade from a version that did not store the versions of triggers and partitions. What is disabled now may be
+-- enabled before the first check.
+SELECT @schema@.tube_incomplete(s.source, 'its triggers were missing, disabled or replaced')
+  FROM @schema@.sources s JOIN pg_catalog.pg_class c ON c.oid = s."table"
+ WHERE s.detached_at IS NULL AND s.triggers IS NULL AND cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0;
+SELECT @schema@.tube_triggers_follow(s.source)
+  FROM @schema@.sources s JOIN pg_catalog.pg_class c ON c.oid = s."table"
+ WHERE s.detached_at IS NULL AND s.triggers IS NULL;
+UPDATE @schema@.sources s SET storage = jsonb_set(s.storage, '{attached}', @schema@.tube_storage(s."table") -> 'attached')
+ WHERE s.detached_at IS NULL AND NOT s.storage ? 'attached' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = s."table");

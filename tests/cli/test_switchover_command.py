@@ -49,7 +49,8 @@ def owned(server: Server, databases: Databases) -> Owned:
 def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Server) -> None:
     both, ends, _ = owned
     old, new = both
-    assert cli("sync", "start", *ends, "--engine", "local", "-q").code == 0
+    started = cli("sync", "start", *ends, "--engine", "local")
+    assert started.out.startswith("copied 2 tables to n2, engine local; next: "), started
     early = cli("switchover", "status", *ends)
     assert "n1 is in use (not prepared)" in early.out
     prepared = cli("switchover", "prepare", *ends)

@@ -94,13 +94,16 @@ def start(quiet: bool, timeout: float, **options: Any) -> int:
       trueup sync start --from n1 --to n2 --engine spark --master spark://host:7077
     """
     from trueup.engine.progress import Shown
+    from trueup.report.text import engines
 
     as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
         plan = sync.start(timeout=timeout, progress=progress)
     following = f"trueup sync run --from {plan.source} --to {plan.target}"
-    text = f"copied {counted(len(plan.tables), 'table')} to {plan.target}; next: {following}"
+    engine = f", engine {engines('+'.join(plan.ran_on), plan.ran_on)}" if plan.ran_on else ""
+    text = f"copied {counted(len(plan.tables), 'table')} to {plan.target}{engine}; next: {following}"
     values: dict[str, Any] = {"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}
+    values["ran_on"] = dict(plan.ran_on)
     values["aside"] = [asdict(problem) for problem in plan.problems]
     text += "".join(f"\nSET ASIDE: {problem}; to fix it: {problem.cure}" for problem in plan.problems)
     show(values, text, as_json=as_json, quiet=quiet)

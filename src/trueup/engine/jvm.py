@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 
@@ -137,13 +137,17 @@ def stop_session(session: SparkSession) -> None:
 
 def end_session(session: SparkSession) -> subprocess.Popen[bytes] | None:
     """Stop a session; return its Java process, which ends by itself, or None if this process did not start it."""
-    context = getattr(session, "_sc", None)
+    return end_context(getattr(session, "_sc", None), session.stop)
+
+
+def end_context(context: Any, stop: Callable[[], object]) -> subprocess.Popen[bytes] | None:
+    """Stop what uses a context of PySpark (None: Spark Connect), as `end_session`."""
     accumulators = getattr(context, "_accumulatorServer", None)
     if context is not None:
         # Stopping this server takes half a second, which is not waited for.
         context._accumulatorServer = None
     # The Python workers end here, and with them their sessions of the nodes.
-    is_stopped = within(_STOP_SECONDS, lambda: _stop_quietly(session))
+    is_stopped = within(_STOP_SECONDS, lambda: _stop_quietly(stop))
     if not is_stopped and context is not None:
         kill_own_process()
     _remove_socket(accumulators)
@@ -159,11 +163,11 @@ def _remove_socket(accumulators: AccumulatorServer | None) -> None:
         Path(address).unlink(missing_ok=True)
 
 
-def _stop_quietly(session: SparkSession) -> None:
-    """Stop a session; PySpark warns if its Java process was killed meanwhile."""
+def _stop_quietly(stop: Callable[[], object]) -> None:
+    """Call `stop`; PySpark warns if its Java process was killed meanwhile."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session.stop()
+        stop()
 
 
 def within(seconds: float, action: Callable[[], object]) -> bool:

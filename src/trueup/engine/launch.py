@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from trueup.engine.jvm import ending_of, signal_all
@@ -24,12 +26,28 @@ class _Java(subprocess.Popen[bytes]):
         return 1 if code == 0 else code
 
 
+class _Tempfile:
+    """The module `tempfile`, with another folder: PySpark's is left behind if this process is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def mkdtemp(self) -> str:
+        """Create a folder."""
+        return tempfile.mkdtemp(dir=self._folder)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(tempfile, name)
+
+
 class Launch:
     """A start of Java on this machine, which another thread can end."""
 
     def __init__(self) -> None:
         self.is_over = False
+        # What was started last, and the Java process of Spark.
         self._process: subprocess.Popen[bytes] | None = None
+        self._java: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def end(self) -> None:
@@ -47,7 +65,7 @@ class Launch:
 
     def why_ended(self) -> str:
         """Return how the Java process has ended, as `jvm.why_ended`, also before it has responded."""
-        process = self._process
+        process = self._java
         return ending_of(process) if process is not None and process.poll() is not None else ""
 
     @contextmanager
@@ -81,21 +99,30 @@ class Launch:
             is_done.set()
 
     @contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Keep the process that PySpark starts in the block: its function returns it only when Java responds."""
+    def recorded(self, folder: Path) -> Iterator[None]:
+        """Keep the process that PySpark starts in the block: its function returns it only when Java responds.
+
+        Its temporary files are written to the folder.
+        """
         from pyspark import java_gateway
 
         names = vars(java_gateway)
-        popen = names["Popen"]
-        names["Popen"] = self._popen
+        changed = {"Popen": self._popen_java, "tempfile": _Tempfile(folder)}
+        before = {name: names[name] for name in changed}
+        names.update(changed)
         try:
             yield
         finally:
-            names["Popen"] = popen
+            names.update(before)
 
-    def _popen(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+    def popen(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process that another thread can end."""
         with self._lock:
             if self.is_over:
                 raise EngineError("the start of Spark was ended")
             self._process = _Java(*arguments, **options)
             return self._process
+
+    def _popen_java(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        self._java = self.popen(*arguments, **options)
+        return self._java

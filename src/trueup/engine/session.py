@@ -18,6 +18,7 @@ from trueup.config.secrets import mask
 from trueup.engine.archive import Archive, archive_for
 from trueup.engine.java import can_be_passed, find_java
 from trueup.engine.jvm import (
+    end_context,
     end_own_process,
     forget_ended,
     log_accumulator_errors,
@@ -32,6 +33,7 @@ from trueup.engine.scratch import ScratchFolder, closing_on_error
 from trueup.errors import EngineError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _LOOPBACK = "127.0.0.1"
@@ -137,7 +139,7 @@ def start_session(
         _check_mode()
         launch = launch or Launch()
         with launch.limited(max(seconds, LEAST_SECONDS) if seconds and is_here(master) else 0.0):
-            return _remembering(_start(slots, master, conf or {}, class_archive, launch))
+            return _start(slots, master, conf or {}, class_archive, launch)
     except EngineError:
         raise
     except ImportError as error:
@@ -266,7 +268,7 @@ def start_to_archive(part: Path, archive: Archive) -> SparkSession:
 
 
 def _start(slots: int, master: str, conf: Mapping[str, str], class_archive: bool, launch: Launch) -> SparkSession:
-    java = find_java()
+    java = find_java(launch.popen)
     os.environ["JAVA_HOME"] = str(java)
     settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
     # Retry a failed slice up to 4 times, as on a cluster.
@@ -297,7 +299,7 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    python = ""
+    python, context = "", None
     with closing(ScratchFolder("trueup-spark-")) as folder:
         log = folder.path / "jvm.log"
         with open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
@@ -311,20 +313,32 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
                     is_local = master.startswith("local")
                     prepared = _start_settings(folder.path, settings, options, python, is_local=is_local)
                     # The log of the JVM is shown only if it fails to start.
-                    with closing_on_error(files), prepared, launch.recorded():
+                    with closing_on_error(files), prepared, launch.recorded(folder.path):
                         gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
                     own_gateway(gateway, files)
                 context = SparkContext(conf=SparkConf().setMaster(master).setAll(list(settings.items())))
+                log_accumulator_errors(context)
+                # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
+                context.pythonExec = settings.get("spark.pyspark.python", python or context.pythonExec)
+                return _remembering(SparkSession(context))
             except Exception as error:
                 # Java is asked for the text of its errors: not after its end.
                 text = str(error)
                 failure = _start_error(log, why_ended() or launch.why_ended(), error, text)
-                end_own_process(_END_SECONDS)
+                _abandon(context)
                 raise failure from RuntimeError(text)
-    log_accumulator_errors(context)
-    # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
-    context.pythonExec = settings.get("spark.pyspark.python", python or context.pythonExec)
-    return SparkSession(context)
+            except BaseException:
+                # Ctrl-C.
+                _abandon(context)
+                launch.end()
+                raise
+
+
+def _abandon(context: SparkContext | None) -> None:
+    """Stop a context without a session, and end the Java process: the next start needs a new one."""
+    if context is not None:
+        end_context(context, context.stop)
+    end_own_process(_END_SECONDS)
 
 
 def _temporary(folder: Path) -> str:

@@ -40,7 +40,7 @@ def shown_kinds(pairs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def engines(engine: str, ran_on: Mapping[str, int]) -> str:
-    """Return the engine; of two engines, also the share of the blocks that each has compared."""
+    """Return the engine; of two engines, also the share of the blocks or parts of each."""
     if len(ran_on) < 2:
         return engine
     shares = [f"{name} {blocks / sum(ran_on.values()):.1%}" for name, blocks in ran_on.items()]

@@ -223,7 +223,7 @@ def test_copy_and_large_rounds_on_spark(pair: Pair, spark: Spark, monkeypatch: p
     pair.request = replace(pair.request, spark=SparkSettings(engine="spark"))
     pair.both(TABLES)
     pair.source.execute(ROWS)
-    pair.start()
+    assert pair.start().ran_on.keys() == {"spark"}
     pair.source.execute("UPDATE big SET filler = 'y', code = -code; TRUNCATE loose; INSERT INTO loose VALUES (1, 1, 1)")
     pair.source.execute("UPDATE bag SET n = n + 1; DELETE FROM bag WHERE n % 2 = 0")
     monkeypatch.setattr(round, "SMALL", 100)

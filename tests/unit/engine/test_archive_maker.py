@@ -81,7 +81,8 @@ def test_java_that_fails_or_is_killed(archive: Archive) -> None:
         make(archive, full)
     assert "No space" in archive.failure.read_text()
     assert _names(archive) == {"spark-1.lock", "spark-1.failed"}
-    # After a failure, no run starts another process for a while.
+    # After a failure, no run starts another process for a while, and what a killed one has left is removed.
+    Path(f"{archive.path}.1.part").write_bytes(b"half")
     archive.start_making()
     assert _names(archive) == {"spark-1.lock", "spark-1.failed"}
 

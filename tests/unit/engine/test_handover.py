@@ -6,6 +6,7 @@ import pickle
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -306,7 +307,7 @@ def test_a_java_process_that_hangs_does_not_delay_the_end(monkeypatch: pytest.Mo
     hangs = threading.Event()
 
     def start(launch: Launch) -> FakeSpark:
-        with launch.recorded():
+        with launch.recorded(Path(tempfile.gettempdir())):
             # As PySpark does.
             processes.append(vars(java_gateway)["Popen"](["sh", "-c", "trap '' TERM; exec sleep 600"]))
         name = Path(f"/proc/{processes[0].pid}/comm")

@@ -14,6 +14,7 @@ copies the part.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -199,10 +200,13 @@ def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relati
         )
 
 
-def copy(engine: Engine, parts: Sequence[Part], progress: Progress, source: Connection) -> tuple[int, set[str]]:
+def copy(
+    engine: Engine, parts: Sequence[Part], progress: Progress, source: Connection, ran_on: Counter[str] | None = None
+) -> tuple[int, set[str]]:
     """Copy the parts on the engine; return the number of rows, and the tables that were rewritten meanwhile.
 
-    The first part that fails ends the copy. `source` is the session with the snapshot.
+    The first part that fails ends the copy. `source` is the session with the snapshot. `ran_on` counts the parts that
+    each engine has copied.
     """
     by_table: dict[str, int] = {}
     for part in parts:
@@ -213,12 +217,15 @@ def copy(engine: Engine, parts: Sequence[Part], progress: Progress, source: Conn
         progress.stage(name, by_table[name])
     rows = 0
     stale: set[str] = set()
-    for result in engine.run(copy_part, Tasks(parts, expected=len(parts))):
+    tasks = Tasks(parts, expected=len(parts))
+    ran_on = Counter() if ran_on is None else ran_on
+    for result in engine.run(copy_part, tasks):
         if isinstance(result, Failure):
             raise result.error
         if result.blocked is not None:
             result = _copy_here(result.blocked, source)
         rows += result.rows
+        ran_on[tasks.ran_on] += 1
         if result.is_stale:
             stale.add(result.table)
         progress.advance(rows=result.rows, stage="copy")

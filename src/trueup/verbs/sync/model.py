@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from psycopg import sql
@@ -130,6 +131,8 @@ class Plan:
     roles: tuple[str, ...] = ()
     # Whether large objects are copied: of a whole database only.
     large_objects: bool = False
+    # How many parts of the copy each engine has copied.
+    ran_on: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -66,7 +66,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         starter = EngineStarter(
             request.spark, concurrency_factor=request.concurrency_factor, max_connections=request.max_connections
         )
-        refused: dict[str, str] = {}
+        refused, ran_on = dict[str, str](), dict[str, int]()
         opened = Opened(request.name, request.source, request.target, source, target, log.connection, log)
         with closing(starter):
             if stored.phase in ("making", "copying"):
@@ -78,10 +78,12 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
                     history.reader(request.name).forget(source)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
                 engine = starter.get_with_hand_over(plan.rows)
-                refused = snapshot_copy.copy_all(request, watched, log, plan, tables, stored, epoch, engine, progress)
+                refused, ran_on = snapshot_copy.copy_all(
+                    request, watched, log, plan, tables, stored, epoch, engine, progress
+                )
                 opened = replace(opened, checked=watched.checked)
             slots = starter.get(0).slots
-        return snapshot_copy.build(request, opened, stored, slots, progress, refused)
+        return replace(snapshot_copy.build(request, opened, stored, slots, progress, refused), ran_on=ran_on)
 
 
 def run(

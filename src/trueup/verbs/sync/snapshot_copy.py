@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import psycopg
 
@@ -48,6 +49,8 @@ class CopyTask:
     progress: Progress
     # Foreign keys are checked while rows are written: parents must be copied before children, in one snapshot.
     ordered: bool
+    # How many parts each engine has copied.
+    ran_on: Counter[str] = field(default_factory=Counter)
 
 
 def copy_all(
@@ -60,8 +63,10 @@ def copy_all(
     epoch: int,
     engine: Engine,
     progress: Progress,
-) -> dict[str, str]:
-    """Copy all rows that an earlier call has not copied; return the tables that could not be copied, and why.
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Copy all rows that an earlier call has not copied.
+
+    Return the tables that could not be copied, and why; and how many parts each engine has copied.
 
     A table that is rewritten before it is copied is copied again in a snapshot of its own, in which it is locked. A
     table that cannot be copied because its definition was changed is left to the rounds.
@@ -97,7 +102,7 @@ def copy_all(
         reshaped.copy_later(request, target, log, live)
         state.set_phase(target, request.name, epoch, "copied")
         progress.say(f"copied {counted(rows, 'row')}")
-        return refused
+        return refused, dict(sorted(work.ran_on.items()))
     finally:
         reader.stop_all(title)
 
@@ -132,7 +137,9 @@ def _copy_in_snapshot(
             done = read_done(target, request.name)
         if work.ordered:
             return _copy_in_order(work, tables, job, done), set()
-        return copy(work.engine, parts_of(source, job, tables, work.engine.slots, done), work.progress, source)
+        return copy(
+            work.engine, parts_of(source, job, tables, work.engine.slots, done), work.progress, source, work.ran_on
+        )
 
 
 def _set_mark(work: CopyTask) -> None:
@@ -156,7 +163,9 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
         inside = [key for key in work.plan.foreign_keys if key.child in group and key.parent in group]
         if not inside:
             # The tables are locked: none can be rewritten.
-            rows += copy(engine, parts_of(source, job, members, engine.slots, done), work.progress, source)[0]
+            rows += copy(
+                engine, parts_of(source, job, members, engine.slots, done), work.progress, source, work.ran_on
+            )[0]
             continue
         parts = parts_of(source, job, members, 1)
         if parts and all((part.oid, part.file) in done for part in parts):

@@ -9,63 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.copied import FORMER, PROBLEM, Copied, problem_of, unseen
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.testing.processes import wait_until
-from trueup.verbs.tube import aside
-
-TABLE = """
-CREATE TABLE items (id int, day int, PRIMARY KEY (id, day));
-CREATE TABLE events (id int, day int, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
-CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM (0) TO (10);
-CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM (10) TO (100) PARTITION BY LIST (day);
-CREATE TABLE events_2a PARTITION OF events_2 FOR VALUES IN (10, 11);
-"""
-PROBLEM = (
-    "the copy may be incomplete (its triggers were missing, disabled or replaced): run trueup tube backfill t public."
-)
-
-
-def unseen(tube_db: TubeDatabase, place: str, changes: str) -> str:
-    """Return statements that change rows while all triggers of a relation are disabled."""
-    triggers = tube_db.run(
-        f"SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = '{place}'::regclass AND NOT tgisinternal"
-    )
-    how = {"A": "ENABLE ALWAYS", "D": "DISABLE"}
-    enabled = "".join(f"ALTER TABLE ONLY {place} {how[state]} TRIGGER {name};" for name, state in triggers)
-    return f"ALTER TABLE ONLY {place} DISABLE TRIGGER ALL; {changes}; {enabled}"
-
-
-def problem_of(tube_db: TubeDatabase, table: str) -> str:
-    tables = {each.table: each.problem for each in tube_db.tubes()[0].tables}
-    return tables[f"public.{table}"] or ""
-
-
-class Copied:
-    """A table of a tube and its copy."""
-
-    def __init__(self, tube_db: TubeDatabase, table: str, path: str, capture: str = "statement") -> None:
-        self.tube_db, self.table, self.path = tube_db, table, path
-        tube_db.run(TABLE)
-        tube_db.tube.attach(table, shard=1, capture=capture)
-
-    def run(self) -> str:
-        return "".join(self.tube_db.tube.run(SqliteSink(self.path), until_empty=True).problems)
-
-    def keys(self) -> list[tuple[int, int]]:
-        rows = SqliteSink(self.path).rows(f"public.{self.table}")
-        return sorted((int(key[0]), int(key[1])) for _, key in rows)
-
-    def check_equal(self) -> None:
-        assert self.keys() == self.tube_db.run(f"SELECT id, day FROM {self.table} ORDER BY id, day")
-
-    def check_backfill(self) -> None:
-        """The problem stays until a backfill: another check and `attach` do not remove it."""
-        self.tube_db.tube.attach(self.table)
-        assert PROBLEM in self.run()
-        self.tube_db.tube.backfill(self.table)
-        assert (self.run(), problem_of(self.tube_db, self.table)) == ("", "")
-        self.check_equal()
 
 
 @pytest.mark.parametrize("capture", ["statement", "row"])
@@ -198,48 +145,6 @@ def test_a_check_while_triggers_are_created(tube_db: TubeDatabase, tmp_path: Pat
     copied.check_equal()
 
 
-ATTACH = "ALTER TABLE events ATTACH PARTITION events_3 FOR VALUES FROM (100) TO (110)"
-DETACH = "ALTER TABLE events DETACH PARTITION events_3"
-
-
-@pytest.mark.parametrize("capture", ["statement", "row"])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ["DROP TABLE events_3"],
-        [DETACH, "DELETE FROM events_3 WHERE id = 1", ATTACH],
-        [f"ALTER TABLE events_3 DISABLE TRIGGER USER; DELETE FROM events_3 WHERE id = 1; {DETACH}; {ATTACH}"],
-    ],
-    ids=["drop", "detach", "disable and detach"],
-)
-def test_a_partition_is_gone_before_its_triggers_were_created(
-    tube_db: TubeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[str], capture: str
-) -> None:
-    """Its rows were captured row by row, and delivered."""
-    monkeypatch.setattr(aside, "COVER_SECONDS", 3600.0)
-    copied = Copied(tube_db, "events", str(tmp_path / "kept.db"), capture)
-    tube_db.run("INSERT INTO events VALUES (9, 1)")
-    assert copied.run() == ""
-    tube_db.run("INSERT INTO events VALUES (9, 2)")
-    stop = threading.Event()
-    job = threading.Thread(target=tube_db.tube.run, args=[SqliteSink(copied.path)], kwargs={"stop": stop})
-    job.start()
-    try:
-        assert wait_until(lambda: len(copied.keys()) == 2, 60)
-        tube_db.run("CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110)")
-        tube_db.run("INSERT INTO events VALUES (1, 100), (2, 100); INSERT INTO events VALUES (3, 100)")
-        assert wait_until(lambda: len(copied.keys()) == 5, 60)
-    finally:
-        stop.set()
-        job.join()
-    for change in changes:
-        tube_db.run(change)
-    assert "partition" in problem_of(tube_db, "events")
-    assert copied.run() == ""
-    copied.check_equal()
-    assert (copied.run(), problem_of(tube_db, "events")) == ("", "")
-
-
 def test_a_job_of_another_role(tube_db: TubeDatabase, tmp_path: Path) -> None:
     """It may not read the number of the server, which the role that attached the table may."""
     copied = Copied(tube_db, "items", str(tmp_path / "kept.db"))
@@ -293,12 +198,6 @@ def test_a_copy_of_the_database(tube_db: TubeDatabase, tmp_path: Path) -> None:
     finally:
         other.close()
         copy.drop()
-
-
-FORMER = """
-ALTER TABLE tube.sources DROP COLUMN triggers; UPDATE tube.sources SET storage = storage - 'attached';
-DROP TABLE tube.passing; UPDATE tube.installation SET version = 9
-"""
 
 
 @pytest.mark.parametrize("when", ["after", "around"])

@@ -97,9 +97,20 @@ BEGIN
         END LOOP;
     END LOOP;
     IF cardinality(places) > 0 THEN
-        -- The lock that changes of triggers take: what others changed before it is noticed, and what changes here is known.
-        statements := ARRAY(SELECT format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', string_agg('ONLY ' || r.relation, ', ' ORDER BY r.at))
-                         FROM @schema@.tube_relations(s."table") WITH ORDINALITY r(relation, at) WHERE r.relation::oid = ANY (places))
+        -- The lock that changes of triggers take: what others changed before it is noticed, and what changes here is known. An
+        -- owner without the rights that LOCK requires takes it by setting the state that a trigger has.
+        statements := ARRAY(
+            SELECT CASE WHEN has_table_privilege(r.relation, 'UPDATE, DELETE, TRUNCATE')
+                   THEN format('LOCK TABLE ONLY %s IN SHARE ROW EXCLUSIVE MODE', r.relation)
+                   ELSE format('ALTER TABLE ONLY %s %s TRIGGER %I', r.relation, CASE g.tgenabled WHEN 'A' THEN 'ENABLE ALWAYS'
+                        WHEN 'R' THEN 'ENABLE REPLICA' WHEN 'D' THEN 'DISABLE' ELSE 'ENABLE' END, g.tgname) END
+              FROM @schema@.tube_relations(s."table") WITH ORDINALITY r(relation, at)
+              LEFT JOIN LATERAL (SELECT x.tgname, x.tgenabled FROM pg_trigger x
+                                  WHERE x.tgrelid = r.relation AND starts_with(x.tgname, '@schema@_' || s.tube || '_')
+                                  ORDER BY x.tgname LIMIT 1) g ON true
+             WHERE r.relation::oid = ANY (places)
+               AND (g.tgname IS NOT NULL OR has_table_privilege(r.relation, 'UPDATE, DELETE, TRUNCATE'))
+             ORDER BY r.at)
                       || format('SELECT @schema@.tube_triggers_follow(%s)', source) || drops || statements || changes
                       || format('SELECT @schema@.tube_triggers_store(%s, %L)', source, places);
     END IF;

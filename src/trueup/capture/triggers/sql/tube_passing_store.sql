@@ -1,0 +1,15 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_passing_store(source integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO @schema@.passing (source, relation, attached)
+    SELECT s.source, r.relation, a.attached
+      FROM @schema@.sources s
+     CROSS JOIN LATERAL @schema@.tube_relations(s."table") r(relation)
+     CROSS JOIN LATERAL (SELECT @schema@.tube_attachment(r.relation) AS attached) a
+     WHERE s.source = tube_passing_store.source AND r.relation <> s."table" AND r.relation <> ALL (s.covered)
+       AND NOT EXISTS (SELECT FROM @schema@.passing p
+                        WHERE p.source = s.source AND p.relation = r.relation AND p.attached = a.attached);
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_passing_store(integer) IS
+    'Stores the partitions that tube_cover does not know yet, because their rows are read: see tube_passing.';

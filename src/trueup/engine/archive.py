@@ -36,6 +36,8 @@ _MATTERING = re.compile(r"-XX:\S*(?:ZGC|Compress|CompactObjectHeaders|ObjectAlig
 _OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 # The end of the name of a file that Java is writing.
 PART = ".part"
+# A part of this age belongs to no maker: each of its steps has ended by then.
+_PART_SECONDS = 1200.0
 _CLASS_PATH = "spark.driver.extraClassPath"
 # What the start scripts of Spark put into the class path, and options that may contain more of it.
 _VARIABLES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS")
@@ -74,10 +76,11 @@ class Archive:
         return self.path in maps
 
     def used(self) -> None:
-        """Record the use: archives that were not used for long are removed."""
+        """Record the use: archives that were not used for long are removed. So is what killed makers have left."""
         for path in filter(None, (self.path, self.base)):
             with suppress(OSError):
                 os.utime(path)
+        remove_parts(Path(self.path).parent)
 
     def discard(self) -> None:
         """Remove the archive: it will be made again."""
@@ -160,6 +163,14 @@ class Archive:
             assert process.stdin is not None
             with process.stdin as pipe:
                 pipe.write(json.dumps(asdict(self)).encode())
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove old parts of archives: the Java of a killed maker may write one after another maker has ended."""
+    for left in folder.glob(f"*{PART}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _PART_SECONDS:
+                left.unlink()
 
 
 def archive_for(java: JavaHome, settings: Mapping[str, str]) -> Archive | None:

@@ -10,13 +10,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from trueup.engine.archive import PART, Archive
+from trueup.engine.archive import PART, Archive, remove_parts
 from trueup.engine.jvm import end_session
 from trueup.engine.scratch import ScratchFolder
 from trueup.engine.session import start_to_archive
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 _END_SECONDS = 600.0
 # The archives that are kept: the most recently used ones of this many Java and PySpark versions.
 _KEPT = 4
-# A part of this age belongs to no maker.
-_PART_SECONDS = 3600.0
 
 
 def _run_jobs(session: SparkSession, folder: str) -> None:
@@ -138,10 +135,7 @@ def _remove_old(folder: Path) -> None:
             for each in (path, path.with_suffix(".json"), path.with_suffix(".failed")):
                 with suppress(OSError):
                     each.unlink()
-    for left in folder.glob(f"*{PART}"):
-        with suppress(OSError):
-            if time.time() - _time(left) > _PART_SECONDS:
-                left.unlink()
+    remove_parts(folder)
 
 
 def _time(path: Path) -> float:

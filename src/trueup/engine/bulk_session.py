@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.failures import known_error
-from trueup.engine.jvm import stop_session, why_ended
+from trueup.engine.jvm import ENDING_SECONDS, stop_session, why_ended
 from trueup.engine.python import use_this_python
 from trueup.engine.session import existing_session, start_session
 
@@ -78,7 +78,7 @@ def spark_session(
         yield _exact(session)
     except Exception as error:
         # Asked now: when the session is stopped, nothing is known about its Java process any more.
-        if why_ended() and (known := known_error(error)) is not None and known is not error:
+        if why_ended(ENDING_SECONDS) and (known := known_error(error)) is not None and known is not error:
             raise known from error
         raise
     finally:

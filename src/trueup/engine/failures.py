@@ -20,7 +20,7 @@ from trueup.config.model import Node
 from trueup.config.secrets import mask
 from trueup.db.connection import node_of
 from trueup.db.node import error_from_server, is_lost
-from trueup.engine.jvm import why_ended
+from trueup.engine.jvm import ENDING_SECONDS, why_ended
 from trueup.errors import EngineError, StoreError, TrueupError
 
 # The end of cures; a verb that needs Spark removes it.
@@ -134,7 +134,7 @@ _STOPPED = re.compile(r'dagScheduler\(\)" is null|SparkContext (was|has been) sh
 
 def failed_job(error: BaseException) -> EngineError:
     """Return the error for a Spark job that failed."""
-    if ended := why_ended():
+    if ended := why_ended(ENDING_SECONDS):
         return EngineError(
             f"the Java process of Spark {ended}",
             cure="check the log of the system for the reason, often too little memory (spark.driver.memory in [spark]),"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONNECT_SECONDS = 5.0
+# How long a Java process that is being killed may still accept connections.
+ENDING_SECONDS = 0.3
 _END_SECONDS = 5.0
 # A session is stopped within this time, unless its Java process hangs.
 _STOP_SECONDS = 10.0
@@ -63,8 +65,12 @@ class _Own:
 _own: _Own | None = None
 
 
-def why_ended() -> str:
-    """Return how the Java process has ended, such as "was killed (SIGKILL)"; '' if it runs, or if there is none."""
+def why_ended(seconds: float = 0.0) -> str:
+    """Return how the Java process has ended, such as "was killed (SIGKILL)"; '' if it runs, or if there is none.
+
+    After a failure, when it may be ending: `seconds` is how long a connection must stay open (ENDING_SECONDS), because
+    the process accepts connections until its last file is closed.
+    """
     if "pyspark" not in sys.modules:
         return ""
     from pyspark import SparkContext
@@ -73,10 +79,20 @@ def why_ended() -> str:
     if gateway is None:
         return ""
     address = (gateway.gateway_parameters.address, gateway.gateway_parameters.port)
-    with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_SECONDS):
-        return ""
+    with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_SECONDS) as connection:
+        if not seconds or _stays_open(connection, seconds):
+            return ""
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     return (ending_of(process) if process is not None else "") or "does not respond"
+
+
+def _stays_open(connection: socket.socket, seconds: float) -> bool:
+    """Return whether the other side keeps a connection open; it sends nothing before it is asked."""
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
 
 
 def ending_of(process: subprocess.Popen[bytes]) -> str:

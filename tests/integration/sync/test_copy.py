@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import psycopg
@@ -19,6 +19,7 @@ from support.fixtures import Spark
 from support.sync import Pair
 from support.waiting import Pause
 from trueup.config.settings import SparkSettings
+from trueup.engine.work import Room
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import copy, ending, round
 from trueup.verbs.sync.request import Scope
@@ -215,6 +216,27 @@ def test_eight_writers_and_kills_lose_nothing(pair: Pair) -> None:
     assert errors == []
     pair.source.execute("TRUNCATE held; INSERT INTO held (big) SELECT id FROM big LIMIT 3")
     pair.run()
+    check(pair)
+
+
+def test_parts_whose_answers_were_lost(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of a wave of Spark that failed after it had copied them: threads find them copied."""
+
+    def copy_again(part: copy.Part, room: Room) -> Iterable[copy.Copied]:
+        list(once(part, room))
+        return once(part, room)
+
+    once = copy.copy_part
+    monkeypatch.setattr(copy, "copy_part", copy_again)
+    pair.both(TABLES)
+    pair.source.execute(ROWS)
+    rows = sum(pair.source.execute(f"SELECT count(*) FROM {name}")[0][0] for name in NAMES)
+    with caplog.at_level("INFO", "trueup"):
+        assert pair.start().ran_on.keys() == {"spark"}
+    assert f"copied {rows:,} rows" in caplog.text
+    pair.run(once=True)
     check(pair)
 
 

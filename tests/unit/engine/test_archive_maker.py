@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -111,7 +112,13 @@ def test_the_most_recently_used_archives_are_kept(archive: Archive) -> None:
 
     for each in (archive, *others[:3]):
         made(each)
+    # Written by the Java of a killed maker, and by that of a maker that runs.
+    left, written = Path(f"{others[0].base}.1.part"), Path(f"{archive.path}.2.part")
+    for path in (left, written):
+        path.write_bytes(b"part")
+    os.utime(left, (0, 0))
     archive.used()
+    assert (left.exists(), written.exists()) == (False, True)
     for each in others[3:]:
         made(each)
     kept = {path.stem for path in folder.glob("*.jsa")}

@@ -41,7 +41,7 @@ def test_the_reason_is_asked_before_the_stop(
     monkeypatch.setattr(bulk_session, "start_session", lambda **_: session)
     monkeypatch.setattr(bulk_session, "stop_session", session.stop)
     for module in (bulk_session, failures):
-        monkeypatch.setattr(module, "why_ended", lambda: session.ended)
+        monkeypatch.setattr(module, "why_ended", lambda seconds=0.0: session.ended)
     with pytest.raises(kind, match=message), spark_session():
         raise error
     assert session.ended == ""

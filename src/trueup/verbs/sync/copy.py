@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -95,6 +95,8 @@ class Copied:
 
     table: str
     rows: int
+    # An earlier attempt had copied it: its answer was lost.
+    is_repeated: bool = False
     # The table was rewritten after the snapshot: nothing was copied.
     is_stale: bool = False
     # An application waits for the table: nothing was copied.
@@ -225,7 +227,8 @@ def copy(
         if result.blocked is not None:
             result = _copy_here(result.blocked, source)
         rows += result.rows
-        ran_on[tasks.ran_on] += 1
+        # Only the tasks of a wave are done again, by threads if Spark was lost.
+        ran_on["spark" if result.is_repeated else tasks.ran_on] += 1
         if result.is_stale:
             stale.add(result.table)
         progress.advance(rows=result.rows, stage="copy")
@@ -239,7 +242,7 @@ def _copy_here(part: Part, source: Connection) -> Copied:
     try:
         with borrow_writer(part.job.target, application=part.job.application) as target:
             # The session cannot be opened again after a conflict.
-            return Copied(str(part.table), _write(part, source, target, staged=part.job.continued))
+            return _write(part, source, target, staged=part.job.continued)
     except Exception as error:
         raise _named(error, part) from None
 
@@ -248,7 +251,9 @@ def copy_part(part: Part, room: Room) -> Iterable[Copied]:
     """Copy one part in a task; retry after a lost connection, because the record shows whether it was committed."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return [copy_once(part)]
+            copied = copy_once(part)
+            # The attempt before is one of this task.
+            return [replace(copied, is_repeated=copied.is_repeated and attempt == 1)]
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
                 raise _named(error, part) from None
@@ -278,7 +283,7 @@ def copy_once(part: Part) -> Copied:
             return Copied(name, 0, is_stale=not is_gone or part.oid == part.table.oid)
         with borrow_writer(job.target, application=job.application) as target:
             try:
-                return Copied(name, _write(part, source, target, staged=False))
+                return _write(part, source, target, staged=False)
             except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
                 if not job.continued:
                     raise
@@ -288,7 +293,7 @@ def copy_once(part: Part) -> Copied:
                 source = reader.session()
                 if not _lock(part, source):
                     return Copied(name, 0, is_stale=True)
-                return Copied(name, _write(part, source, target, staged=True))
+                return _write(part, source, target, staged=True)
 
 
 def _lock(part: Part, source: Connection) -> bool:
@@ -304,7 +309,7 @@ def _lock(part: Part, source: Connection) -> bool:
     return one_row(source.execute(query, [name])) == (part.oid, part.file)
 
 
-def _write(part: Part, source: Connection, target: Connection, *, staged: bool) -> int:
+def _write(part: Part, source: Connection, target: Connection, *, staged: bool) -> Copied:
     job = part.job
     # A crash that loses the commit loses the record of the part too.
     target.execute("SET statement_timeout = 0; BEGIN; SET LOCAL synchronous_commit = off")
@@ -316,8 +321,10 @@ def _write(part: Part, source: Connection, target: Connection, *, staged: bool) 
         # First: an attempt whose answer was lost may have copied the part.
         is_new = target.execute(statement("copied"), [job.sync, part.oid, part.file, part.first, part.end]).fetchone()
         if is_new is None:
+            query = load("trueup.verbs.sync", "copy.sql")["rows_of"]
+            rows = one_value(target.execute(query, [job.sync, part.oid, part.file, part.first])) or 0
             target.execute("ROLLBACK")
-            return 0
+            return Copied(str(part.table), rows, is_repeated=True)
     into = stage(target, part.table.target.name, part.table.target.columns) if staged else None
     rows = pipe(source, _rows_out(part), target, rows_in(part.table.target, into, binary=part.table.is_binary))
     if into is not None:
@@ -326,7 +333,7 @@ def _write(part: Part, source: Connection, target: Connection, *, staged: bool) 
         values = [rows, job.sync, part.oid, part.file, part.first]
         target.execute(load("trueup.verbs.sync", "copy.sql")["rows"], values)
     target.execute("COMMIT")
-    return rows
+    return Copied(str(part.table), rows)
 
 
 def _rows_out(part: Part) -> sql.Composed:

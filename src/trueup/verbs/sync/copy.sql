@@ -27,5 +27,8 @@ SELECT c.oid::bigint, md5(concat_ws('/', c.relnamespace, c.relname, c.relkind, s
 -- name: done
 SELECT relation::bigint, file::bigint, first_page, end_page FROM trueup.copied WHERE sync = %s
 
+-- name: rows_of
+SELECT rows FROM trueup.copied WHERE sync = %s AND relation = %s AND file = %s AND first_page = %s
+
 -- name: rows
 UPDATE trueup.copied SET rows = %s WHERE sync = %s AND relation = %s AND file = %s AND first_page = %s

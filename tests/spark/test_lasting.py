@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,7 +130,15 @@ def _interrupt(worker: Tube, change: Callable[[], object], sink: str, monkeypatc
     assert ended.is_set()
 
 
-def test_a_tube(ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+def _kill_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the Java process of this process be one that was killed: the shared one is still needed."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        process.kill()
+    monkeypatch.setattr("trueup.verbs.tube.pipeline_spark.own_process", lambda: process)
+
+
+@pytest.mark.parametrize("noticed_by", ["a batch", "an idle tube"])
+def test_a_tube(ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPatch, noticed_by: str) -> None:
     [source, target] = databases(2)
     monkeypatch.setattr("trueup.capture.triggers.hold.GRACE", 0.3)
     source.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
@@ -162,15 +171,20 @@ def test_a_tube(ready: Ready, databases: Databases, monkeypatch: pytest.MonkeyPa
             assert "t/0 runs on Spark: " in stats_text(tube.stats(), ())
             # A generation of its own: a worker that follows waits for the executors.
             assert source.execute("SELECT generation, owner ->> 'executors' FROM tube.workers") == [(2, "true")]
-            monkeypatch.setattr(SparkEngine, "run", _fails)
-            source.execute("UPDATE items SET n = -n")
-            until(copied)
+            if noticed_by == "a batch":
+                monkeypatch.setattr(SparkEngine, "run", _fails)
+                source.execute("UPDATE items SET n = -n")
+                until(copied)
+            else:
+                until(lambda: source.execute("SELECT FROM tube.pods_t") == [])
+                _kill_java(monkeypatch)
             until(lambda: "problem" in tube.stats()[0].engine)
             assert "t/0 runs on threads: the Java process of Spark was killed" in stats_text(tube.stats(), ())
             source.execute("UPDATE items SET n = -n WHERE id > 500")
             until(copied)
-        _interrupt(worker, lambda: source.execute("UPDATE items SET n = 3"), target.uri, monkeypatch)
-        assert not copied()
+        if noticed_by == "a batch":
+            _interrupt(worker, lambda: source.execute("UPDATE items SET n = 3"), target.uri, monkeypatch)
+            assert not copied()
     (summary,) = ended
     assert isinstance(summary, Summary), summary
     assert summary.outages == 1

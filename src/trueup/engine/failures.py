@@ -132,14 +132,19 @@ def _system_error(error: OSError) -> TrueupError:
 _STOPPED = re.compile(r'dagScheduler\(\)" is null|SparkContext (was|has been) shut ?down')
 
 
+def ended_java(how: str) -> EngineError:
+    """Return the error for a Java process that has ended, such as "was killed (SIGKILL)"."""
+    return EngineError(
+        f"the Java process of Spark {how}",
+        cure="check the log of the system for the reason, often too little memory (spark.driver.memory in [spark]),"
+        " or use --engine local",
+    )
+
+
 def failed_job(error: BaseException) -> EngineError:
     """Return the error for a Spark job that failed."""
     if ended := why_ended(ENDING_SECONDS):
-        return EngineError(
-            f"the Java process of Spark {ended}",
-            cure="check the log of the system for the reason, often too little memory (spark.driver.memory in [spark]),"
-            " or use --engine local",
-        )
+        return ended_java(ended)
     text = str(error)
     # The last error of the traceback is the cause.
     causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$", text, re.MULTILINE)

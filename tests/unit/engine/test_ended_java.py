@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import pyspark  # noqa: F401  (only a process that has loaded it can have a Java process)
 import pytest
-from pyspark import SparkContext
 
 from trueup.engine.failures import failed_job
 from trueup.engine.jvm import why_ended
@@ -24,7 +24,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         host, port = listening.getsockname()
         gateway = SimpleNamespace(gateway_parameters=SimpleNamespace(address=host, port=port), proc=process)
-        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr("pyspark.SparkContext", SimpleNamespace(**{"_gateway": gateway}))
         yield listening
     process.wait()
 

@@ -57,6 +57,10 @@ class HandOverPipeline:
         self._current = self._make(engine)
         return True
 
+    def check(self) -> None:
+        """Check the engine of the current pipeline."""
+        self._current.check()
+
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Announce the tables to the sink."""
         self._current.setup(shapes)

@@ -112,6 +112,9 @@ class Pipeline(Limits, Protocol):
         """Change to another engine if one is ready; return whether. Nothing may be written, and `setup` must follow."""
         ...
 
+    def check(self) -> None:
+        """Raise EngineError if the engine has ended: without a batch, nothing else would notice. Called often."""
+
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Announce the tables to the sink."""
 
@@ -154,6 +157,9 @@ class LocalPipeline:
     def take_over(self) -> bool:
         """Return False: it stays as it is."""
         return False
+
+    def check(self) -> None:
+        """Do nothing: threads do not end."""
 
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Set up the sink, which creates its tables, then its copies."""

@@ -65,8 +65,9 @@ class Run:
                     writing = enriched, self._write(enriched)
             elif stop.is_set() or self._is_finished():
                 return
-            elif not self.control.garbage:
-                stop.wait(_IDLE_SECONDS)
+            else:
+                self.pipeline.check()
+                stop.wait(0 if self.control.garbage else _IDLE_SECONDS)
 
     def _setup(self) -> None:
         """Announce the attached tables to the sink. Nothing may be written at the same time."""

@@ -161,20 +161,6 @@ def test_a_partition_that_is_being_detached(copied: Copied) -> None:
     copied.check_equal()
 
 
-@pytest.mark.parametrize("copied", ["row"], indirect=True)
-def test_rows_of_older_snapshots_are_noted_until_the_next_check(copied: Copied) -> None:
-    """Each of them is, also of partitions with triggers."""
-    tube_db = copied.tube_db
-    with psycopg.connect(tube_db.database.uri) as writer:
-        writer.isolation_level = IsolationLevel.REPEATABLE_READ
-        writer.execute("INSERT INTO events SELECT i, 3 FROM generate_series(1, 10) i")
-    assert tube_db.run(NOTES) == [(10,)]
-    tube_db.tube.cover()
-    assert tube_db.run(NOTES) == [(0,)]
-    assert copied.run() == ""
-    copied.check_equal()
-
-
 def test_an_owner_without_the_rights_to_lock(databases: Databases, tmp_path: Path) -> None:
     """A table to which rows are only added: its owner may not update or delete."""
     [database] = databases(1)

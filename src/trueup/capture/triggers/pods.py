@@ -59,7 +59,13 @@ def claim(
     }
     values = {"skip": list(skip), "most": limit, "most_keys": max_keys, "aside": list(aside)}
     text = sql.SQL(load("trueup.capture.triggers", "pods.sql")["claim"])
-    return _read(session, lambda columns: text.format(columns=columns, **parts), values, any_bytes=any_bytes)
+    claimed = _read(session, lambda columns: text.format(columns=columns, **parts), values, any_bytes=any_bytes)
+    if claimed:
+        # After the pods, before the rows: a partition whose row is read was attached when its pod was written.
+        parts = {"sources": session.name("sources"), "store": session.name("tube_passing_store")}
+        partitioned = sql.SQL(load("trueup.capture.triggers", "pods.sql")["store_passing"]).format(**parts)
+        session.rows(partitioned, {"sources": sorted({pod.source for pod in claimed})})
+    return claimed
 
 
 def read(session: Session, tube: str, numbers: Sequence[int], *, any_bytes: bool = False) -> list[Pod]:

@@ -9,3 +9,8 @@ SELECT {columns}
                  ORDER BY (p.op = 'B'), p.seq LIMIT %(most)s) x) p
  WHERE %(most_keys)s::bigint IS NULL OR coalesce(p.before, 0) < %(most_keys)s
  ORDER BY (p.op = 'B'), p.seq
+
+-- name: store_passing
+-- For the tables with partitions: others have none that tube_cover does not know.
+SELECT {store}(s.source) FROM {sources} s JOIN pg_class c ON c.oid = s."table"
+ WHERE s.source = ANY (%(sources)s) AND c.relkind = 'p' AND s.detached_at IS NULL

@@ -64,13 +64,12 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
 CREATE UNIQUE INDEX IF NOT EXISTS sources_attached ON @schema@.sources (tube, "table") WHERE detached_at IS NULL;
 COMMENT ON TABLE @schema@.sources IS 'Tables attached to tubes. Pods refer to a table by its source number.';
 
--- Partitions that were captured row by row, and how they were attached: see tube_passing.
+-- Partitions whose rows may be in the copy before tube_cover knows them, and how they were attached: see tube_passing.
 CREATE TABLE IF NOT EXISTS @schema@.passing (
     source integer NOT NULL,
     relation oid NOT NULL,
     attached text NOT NULL
 );
-CREATE INDEX IF NOT EXISTS passing_source_relation ON @schema@.passing (source, relation);
 
 CREATE TABLE IF NOT EXISTS @schema@.backfills (
     source integer NOT NULL REFERENCES @schema@.sources ON DELETE CASCADE,

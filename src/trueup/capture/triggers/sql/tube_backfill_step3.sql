@@ -20,7 +20,6 @@ BEGIN
     END IF;
     b := @schema@.tube_backfill_state(s, "table", coalesce(shard, s.shard), step1_result,
                                       coalesce(order_col, key.names[1]));
-    PERFORM @schema@.tube_passing_store(s.source);
     EXECUTE format(
         'WITH taken AS MATERIALIZED (%1$s), pods AS ('
         ' INSERT INTO %2$s (shard, source, op, %3$s)'
@@ -31,8 +30,6 @@ BEGIN
         ' FROM (SELECT 1) one LEFT JOIN (SELECT * FROM taken ORDER BY n DESC LIMIT 1) z ON true',
         @schema@.tube_backfill_query(b, max_keys), @schema@.tube_pods_table(tube),
         CASE WHEN key.is_integer THEN 'ids' ELSE 'keys' END, s.source, t.pod_size) INTO part;
-    -- Those that were attached before their rows were read: they cannot be removed before the end of this transaction.
-    PERFORM @schema@.tube_passing_store(s.source);
     UPDATE @schema@.backfills x
        SET keys = x.keys + part.keys, pods = x.pods + part.pods, updated_at = clock_timestamp(),
            last_order = CASE WHEN part.keys > 0 THEN part.last_order ELSE x.last_order END,

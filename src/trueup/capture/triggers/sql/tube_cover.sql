@@ -11,12 +11,12 @@ DECLARE
     found_rows bigint;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_cover.source FOR UPDATE;
+    -- Read first: a partition that is attached again meanwhile is noticed next time.
+    attached := @schema@.tube_storage(s."table") -> 'attached';
     -- Before the relations are read: a partition that is created later is kept for the next call.
     WITH removed AS (DELETE FROM @schema@.passing p WHERE p.source = s.source RETURNING p.relation, p.attached)
     SELECT coalesce(jsonb_agg(r), '[]') INTO passed FROM (SELECT DISTINCT p.relation, p.attached FROM removed p) r;
     there := ARRAY(SELECT * FROM @schema@.tube_relations(s."table"));
-    -- Read first: a partition that is attached again meanwhile is noticed next time.
-    attached := @schema@.tube_storage(s."table") -> 'attached';
     statements := @schema@.tube_trigger_ddl(source);
     IF is_new THEN
         UPDATE @schema@.sources x SET triggers = NULL WHERE x.source = s.source;

@@ -19,11 +19,6 @@ BEGIN
             PERFORM @schema@.tube_cover(s.source, false, patience);
             changed := changed + 1;
         END IF;
-        -- What is covered needs no record: see tube_cover for partitions that are gone.
-        IF EXISTS (SELECT FROM @schema@.passing p WHERE p.source = s.source) THEN
-            DELETE FROM @schema@.passing p USING @schema@.sources x
-             WHERE p.source = s.source AND x.source = s.source AND p.relation = ANY (x.covered::oid[]);
-        END IF;
     END LOOP;
     RETURN changed;
 END

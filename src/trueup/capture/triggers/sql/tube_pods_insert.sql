@@ -34,7 +34,6 @@ BEGIN
     END;
     -- The transaction gets its number before the pods get theirs, so that a backfill barrier waits for it.
     PERFORM pg_current_xact_id();
-    PERFORM @schema@.tube_passing_store(s.source);
     BEGIN
         EXECUTE format(
             'INSERT INTO %1$s (shard, source, op, %2$s)'

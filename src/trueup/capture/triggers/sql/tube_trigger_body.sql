@@ -13,7 +13,7 @@ DECLARE
     _error text;
     _lost boolean := true;
 BEGIN
-    {muted}{limited}{passing}IF TG_OP = 'TRUNCATE' THEN
+    {muted}{limited}IF TG_OP = 'TRUNCATE' THEN
         PERFORM {schema}.tube_control({source}, {fixed}, 'X',
             jsonb_build_object('type', 'truncate', 'table', TG_RELID::regclass, 'start_seq', nextval('{schema}.pod_seq'),
                                'started_at', clock_timestamp()));
@@ -117,22 +117,6 @@ BEGIN
     END IF;
     $limited$, format('@schema@.%I', 'full_' || s.tube)::regclass::oid, c.oid, c.reltoastrelid, t.max_bytes, source)
             FROM pg_class c WHERE c.oid = @schema@.tube_pods_table(s.tube)::regclass) ELSE '' END,
-        -- The trigger `moved` is beside another one, of the row or of the statement.
-        'passing', CASE WHEN each_row AND (SELECT c.relkind = 'p' FROM pg_class c WHERE c.oid = s."table") THEN format(
-            $passing$IF TG_NAME = %L THEN
-        -- An older snapshot does not see what tube_cover has removed, and of serializable transactions that read and write
-        -- here, one would fail.
-        IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-           OR NOT EXISTS (SELECT FROM @schema@.passing p WHERE p.source = %s AND p.relation = TG_RELID) THEN
-            -- See tube_attachment, which is no part of this: while another version is installed, functions are replaced.
-            -- An older snapshot does not see the row of a new partition. One that is being detached is noticed anyway.
-            INSERT INTO @schema@.passing
-            SELECT %2$s, TG_RELID, coalesce(string_agg(concat_ws(' ', i.inhrelid, i.xmin), ', ' ORDER BY i.inhrelid), '')
-              FROM pg_partition_ancestors(TG_RELID) a(relation) JOIN pg_inherits i ON i.inhrelid = a.relation
-            HAVING bool_and(NOT i.inhdetachpending) IS NOT FALSE;
-        END IF;
-    END IF;
-    $passing$, '@schema@_' || s.tube || '_row', source) ELSE '' END,
         'shards', CASE WHEN s.shard IS NULL THEN E'\n    _shards bigint[];' ELSE '' END,
         'type', CASE WHEN key.is_integer THEN 'bigint' ELSE 'text' END,
         'ids', CASE WHEN key.is_integer THEN 'ids' ELSE 'keys' END,

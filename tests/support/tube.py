@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 from trueup.api.tube import Tube
@@ -9,6 +10,14 @@ from trueup.capture.triggers.install import Installed
 from trueup.capture.triggers.model import Pod, TubeInfo
 from trueup.config.settings import SparkSettings
 from trueup.testing.postgres import Database
+
+
+def restore(old: Database, new: Database) -> None:
+    """Dump a database and restore it as another one."""
+    programs = old.server.bin_dir
+    dump = subprocess.run([str(programs / "pg_dump"), old.uri], capture_output=True, check=True).stdout
+    command = [str(programs / "psql"), "-q", "-v", "ON_ERROR_STOP=1", new.uri]
+    subprocess.run(command, input=dump, capture_output=True, check=True)
 
 
 class TubeDatabase:

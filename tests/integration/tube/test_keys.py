@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ import pytest
 
 from support.fixtures import Databases
 from support.sqlite_sink import SqliteSink
-from support.tube import TubeDatabase
+from support.tube import TubeDatabase, restore
 from trueup.api.tube import Tube
 from trueup.errors import CheckFailed, QueryError
 from trueup.sinks.base import Document, Mark, SourceTable
@@ -68,14 +67,6 @@ def kept(sqlite_sink: SqliteSink, table: str) -> list[Any]:
 
 def rows(database: Database, table: str, order: str) -> list[Any]:
     return [row for (row,) in database.execute(f"SELECT to_jsonb(r) FROM {table} r ORDER BY {order}")]
-
-
-def restore(old: Database, new: Database) -> None:
-    """Dump a database and restore it as another one."""
-    programs = old.server.bin_dir
-    dump = subprocess.run([str(programs / "pg_dump"), old.uri], capture_output=True, check=True).stdout
-    command = [str(programs / "psql"), "-q", "-v", "ON_ERROR_STOP=1", new.uri]
-    subprocess.run(command, input=dump, capture_output=True, check=True)
 
 
 def test_key_columns_are_found_after_dump_and_restore(databases: Databases, sqlite_sink: SqliteSink) -> None:

@@ -12,6 +12,8 @@ BEGIN
                 AND (tube_partitions_ensure_attached.tube IS NULL OR x.tube = tube_partitions_ensure_attached.tube)
               ORDER BY x.source LOOP
         PERFORM @schema@.tube_key_follow(s.source);
+        -- The table may have another owner.
+        PERFORM @schema@.tube_clones_allow(s.source);
         -- Triggers that were disabled or dropped show that touches may be lost: they stay so until the table is attached again.
         CONTINUE WHEN cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0;
         IF NOT (s.covered @> s.there AND s.covered <@ s.there) OR @schema@.tube_reattached(s.source)

@@ -13,7 +13,7 @@ DECLARE
     _error text;
     _lost boolean := true;
 BEGIN
-    {muted}{limited}IF TG_OP = 'TRUNCATE' THEN
+    {foreign}{muted}{limited}IF TG_OP = 'TRUNCATE' THEN
         PERFORM {schema}.tube_control({source}, {fixed}, 'X',
             jsonb_build_object('type', 'truncate', 'table', TG_RELID::regclass, 'start_seq', nextval('{schema}.pod_seq'),
                                'started_at', clock_timestamp()));
@@ -100,6 +100,16 @@ BEGIN
         'old_rows', CASE WHEN each_row THEN '(SELECT OLD.*) r' ELSE 'old_rows r' END,
         'using', CASE WHEN each_row THEN 'USING NEW, OLD' ELSE '' END,
         'each_row', each_row,
+        -- See tube_clones_allow. After a dump and restore the table has another number, and before its row in `sources` is
+        -- visible to an older snapshot, only the number is known.
+        'foreign', CASE WHEN each_row AND (SELECT c.relkind = 'p' FROM pg_class c WHERE c.oid = s."table") THEN format(
+            $foreign$IF pg_partition_root(TG_RELID)::oid IS DISTINCT FROM %1$s THEN -- No query: nearly always enough.
+        IF %1$s NOT IN (SELECT a::oid FROM pg_partition_ancestors(TG_RELID) a) AND NOT EXISTS (
+            SELECT FROM @schema@.sources s JOIN pg_partition_ancestors(TG_RELID) a ON a = s."table" WHERE s.source = %2$s) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    $foreign$, s."table"::oid, source) ELSE '' END,
         -- The change log of a sync must not record the writes of the sync itself. Any role can set the setting, so the role
         -- of the session counts too: it must be a member of the role that owns this function.
         'muted', CASE WHEN t.sync IS NOT NULL THEN format(

@@ -32,6 +32,7 @@ BEGIN
         EXECUTE format('COMMENT ON FUNCTION %s() IS %L', name,
                        format('Created by trueup: records touches of %s in the tube %s.', s."table", s.tube));
     END LOOP;
+    PERFORM @schema@.tube_clones_allow(source);
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_trigger_functions(integer) IS

@@ -176,6 +176,7 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
             rows += write_ordered(source, target, [table.target for table in members], dict.fromkeys(group), inside)
             for oid, file in {(part.oid, part.file) for part in parts}:
                 target.execute(state.statement("copied"), [job.sync, oid, file, 0, None])
+                work.ran_on["local"] += 1
     return rows
 
 

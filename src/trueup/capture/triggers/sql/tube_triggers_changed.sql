@@ -21,8 +21,8 @@ BEGIN
            AND triggers -> known.key -> '' IS NOT DISTINCT FROM known.value -> ''
            AND triggers -> known.key -> t.key IS DISTINCT FROM t.value
     ) OR s.triggers ? s."table"::oid::text AND EXISTS (
-        -- A new partition, or one that was attached again: the server created its triggers for each row when it or a parent of it was attached. Rows that
-        -- were removed meanwhile are in the copy, if they were captured before.
+        -- A new partition, or one that was attached again: the server created its triggers for each row when it or a parent
+        -- of it was attached. Rows that were removed meanwhile are in the copy, if they were captured before.
         SELECT FROM @schema@.tube_relations(s."table") r(relation)
           JOIN pg_trigger g ON g.tgrelid = r.relation AND g.tgparentid <> 0
          WHERE (s.triggers -> r.relation::oid::text -> '') IS DISTINCT FROM (triggers -> r.relation::oid::text -> '')

@@ -134,7 +134,7 @@ def _kill_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the Java process of this process be one that was killed: the shared one is still needed."""
     with subprocess.Popen(["sleep", "600"]) as process:
         process.kill()
-    monkeypatch.setattr("trueup.verbs.tube.pipeline_spark.own_process", lambda: process)
+    monkeypatch.setattr("trueup.engine.spark.own_process", lambda: process)
 
 
 @pytest.mark.parametrize("noticed_by", ["a batch", "an idle tube"])

@@ -67,7 +67,10 @@ class LastingSpark:
                 self._begin()
             if self._start.is_done:
                 try:
-                    self._engine = self._start.result()
+                    engine = self._start.result()
+                    # It may have been ready for hours before there is work.
+                    engine.check()
+                    self._engine = engine
                 except EngineError as error:
                     self.give_up(error)
         return self._engine

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.engine.envelope import Slice, check_complete, opened
-from trueup.engine.failures import failed_job, uninterrupted
-from trueup.engine.jvm import kill_own_process, stop_session, within
+from trueup.engine.failures import ended_java, failed_job, uninterrupted
+from trueup.engine.jvm import ending_of, kill_own_process, own_process, stop_session, within
 from trueup.engine.slots import Cores, Share
 from trueup.engine.stalls import Job, Stalls
 from trueup.engine.waits import call
@@ -84,6 +84,12 @@ class SparkEngine:
         It has `least` seconds at least.
         """
         return self._stalls.watched(also, least=least)
+
+    def check(self) -> None:
+        """Raise EngineError if the Java process that this process started has ended. Starts no job."""
+        java = own_process()
+        if java is not None and java.poll() is not None:
+            raise ended_java(ending_of(java) or "has ended")
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Run waves until the queue is empty; the size of a wave is adjusted so that it takes a few seconds."""

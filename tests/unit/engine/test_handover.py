@@ -77,6 +77,10 @@ class FakeSpark:
     def warm_up(self, work: Work[Any]) -> None:
         assert not self.waves
 
+    def check(self) -> None:
+        if "ended" in self.failures:
+            raise EngineError("the Java process of Spark was killed (SIGKILL)")
+
     def wave(self, work: Work[Any], deals: Sequence[Sequence[Any]], tag: str, *, keep: bool) -> list[bytes]:
         assert not self.is_closed
         self.waves += 1
@@ -495,3 +499,14 @@ def test_a_required_spark_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch,
     spark.close()
     # With "auto", threads do the work meanwhile.
     assert seen == ([LEAST_SECONDS, "warm"] if engine == "spark" else ["warm"])
+
+
+def test_spark_that_has_ended_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that has nothing to do for hours has started it before."""
+    warnings: list[str] = []
+    monkeypatch.setattr(lasting, "start_spark", lambda *options: FakeSpark(["ended"]))
+    monkeypatch.setattr(lasting, "session_of_program", lambda settings: None)
+    spark = lasting.LastingSpark(SparkSettings(local_seconds=0.0), _slow, warn=warnings.append)
+    assert wait_until(lambda: spark.now() is None and not spark.may_take_over, SOON)
+    assert (spark.problem, len(warnings)) == ("the Java process of Spark was killed (SIGKILL)", 1)
+    spark.close()

@@ -22,8 +22,6 @@ from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.shape import Shape, tables_of
 from trueup.config.model import Node
 from trueup.db.reader import borrow, close_idle
-from trueup.engine.failures import ended_java
-from trueup.engine.jvm import ending_of, own_process
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Failure, Room, Tasks
 from trueup.sinks.base import CommittingSink, Sink, SplittingSink, TaskWriter
@@ -102,10 +100,8 @@ class SparkPipeline:
         return False
 
     def check(self) -> None:
-        """Raise EngineError if the Java process that this process started has ended."""
-        java = own_process()
-        if java is not None and java.poll() is not None:
-            raise ended_java(ending_of(java) or "has ended")
+        """Check the Java process of Spark."""
+        self._engine.check()
 
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Set up the sink here; the executors set up their copies, which find all tables created."""

@@ -82,6 +82,7 @@ class Copied:
 
 # The version of the functions before triggers and partitions had versions.
 FORMER = """
-ALTER TABLE tube.sources DROP COLUMN triggers; UPDATE tube.sources SET storage = storage - 'attached';
+ALTER TABLE tube.sources DROP COLUMN triggers, DROP COLUMN parents;
+UPDATE tube.sources SET storage = storage - 'attached';
 DROP TABLE tube.passing; UPDATE tube.installation SET version = 9
 """

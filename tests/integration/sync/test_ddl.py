@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trueup.cli.main import run
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Database, Server
+from trueup.testing.processes import wait_until
 from trueup.verbs.sync import changelog, check, copy, ending, members, reshaped, snapshot_copy, state
 from trueup.verbs.sync import following as following_module
 from trueup.verbs.sync import plan as sync_plan
@@ -831,6 +833,47 @@ def test_a_partition_that_is_changed_while_it_is_detached(pair: Pair, change: st
         pair.source.execute(f"{detach}{meanwhile}{change};{attach}{after}")
         assert not pair.run().aside
         pair.check_equal(["parts"])
+
+
+@pytest.mark.parametrize("table", ["acc", "parts"])
+def test_a_table_that_was_a_partition_for_a_time(pair: Pair, table: str) -> None:
+    """Statements on the other table fire no statement trigger: the rows are copied again."""
+    pair.both("CREATE TABLE acc (id int PRIMARY KEY, day int)" if table == "acc" else PARTS)
+    pair.source.execute(f"INSERT INTO {table} SELECT g, g % 10 FROM generate_series(1, 40) g")
+    pair.start()
+    unseen = (
+        "BEGIN; CREATE TABLE above (id int, day int) PARTITION BY RANGE (id);"
+        f"ALTER TABLE above ATTACH PARTITION {table} FOR VALUES FROM (0) TO (1000);"
+        "DELETE FROM above WHERE id = {}; INSERT INTO above VALUES ({} + 100, 1);"
+        f"ALTER TABLE above DETACH PARTITION {table}; DROP TABLE above; COMMIT"
+    )
+    with following(pair) as follower:
+        pair.source.execute(f"INSERT INTO {table} VALUES (100, 1)")
+        follower.wait_for_equal(table)
+        pair.source.execute(unseen.format(1, 1))
+        follower.wait_for_equal(table)
+    pair.source.execute(unseen.format(2, 2))
+    assert not pair.run().aside
+    pair.check_equal([table])
+
+
+def test_a_round_sees_a_parent_without_columns(pair: Pair) -> None:
+    """Nothing of it remains in the catalog."""
+    pair.both("CREATE TABLE acc (id int PRIMARY KEY)")
+    pair.source.execute("CREATE SCHEMA other; CREATE TABLE other.above (); INSERT INTO acc VALUES (1), (2)")
+    pair.request = replace(pair.request, scope=replace(pair.request.scope, tables=("public.acc",)))
+    pair.start()
+    with following(pair) as follower:
+        pair.source.execute("INSERT INTO acc VALUES (3)")
+        follower.wait_for_equal("acc")
+        pair.source.execute("ALTER TABLE acc INHERIT other.above")
+        is_child = "SELECT (parents -> 'has_parent')::boolean FROM trueup_log.sources"
+        assert wait_until(lambda: pair.source.execute(is_child) == [(True,)], 60)
+        pair.source.execute("DELETE FROM other.above")
+        pair.source.execute("ALTER TABLE acc NO INHERIT other.above")
+        follower.wait_for_equal("acc")
+    assert not pair.run().aside
+    pair.check_equal(["acc"])
 
 
 @pytest.mark.parametrize(("root", "place"), [("acc", "acc"), ("parts", "parts"), ("parts", "parts_1")])

@@ -58,16 +58,45 @@ def test_owners_create_partitions(application: Application, capture: str) -> Non
     )
     assert tube_db.keys() == ['["1", "1"]', '["2", "10"]', '["3", "100"]', '["4", "200"]']
     other = application.name.replace("app_", "other_")
+    # At once, before a job runs.
     tube_db.run(f"ALTER TABLE events_2 OWNER TO {other}")
-    tube_db.tube.cover()
-    # Those of new partitions.
-    tube_db.take()
     application.run("CREATE TABLE events_2b PARTITION OF events_2 FOR VALUES IN (11)", name=other)
     # A new installation takes no rights away.
     tube_db.install()
-    application.run("CREATE TABLE events_2c PARTITION OF events_2 FOR VALUES IN (12)", name=other)
-    application.run("INSERT INTO events VALUES (5, 11), (6, 12)")
-    assert tube_db.keys() == ['["5", "11"]', '["6", "12"]']
+    application.run(
+        "CREATE TABLE events_2c PARTITION OF events_2 FOR VALUES IN (12)",
+        "CREATE TABLE events_5 (id int NOT NULL, day int NOT NULL) PARTITION BY LIST (day)",
+        name=other,
+    )
+    tube_db.run("ALTER TABLE events ATTACH PARTITION events_5 FOR VALUES FROM (300) TO (310)")
+    application.run("CREATE TABLE events_5a PARTITION OF events_5 FOR VALUES IN (300)", name=other)
+    application.run("INSERT INTO events VALUES (5, 11), (6, 12), (7, 300)")
+    assert tube_db.keys() == ['["5", "11"]', '["6", "12"]', '["7", "300"]']
+
+
+def test_owners_create_partitions_where_functions_are_private(databases: Databases) -> None:
+    """ALTER DEFAULT PRIVILEGES of the role that installs the tubes."""
+    [database] = databases(1)
+    tube_db, name = TubeDatabase(database), f"app_{database.name}"
+    application = Application(tube_db, name)
+    try:
+        tube_db.run(
+            f"CREATE ROLE {name} LOGIN PASSWORD 'x'; GRANT CREATE ON SCHEMA public TO {name};"
+            "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC"
+        )
+        tube_db.install()
+        tube_db.tube.ensure()
+        application.run(TABLE)
+        tube_db.tube.attach("events", shard=1)
+        application.run(
+            "CREATE TABLE events_2a PARTITION OF events_2 FOR VALUES IN (10)",
+            "INSERT INTO events VALUES (1, 10)",
+            "UPDATE events SET day = 1",
+        )
+        assert tube_db.keys() == ['["1", "1"]', '["1", "10"]']
+    finally:
+        tube_db.close()
+        tube_db.run(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
 
 
 def test_the_functions_refuse_other_tables(application: Application) -> None:
@@ -85,6 +114,17 @@ def test_the_functions_refuse_other_tables(application: Application) -> None:
     application.run(*create, "INSERT INTO hostile VALUES (1, 1)")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         application.run(create[1].replace("_row()", "()").replace("records", "more").replace("ROW", "STATEMENT"))
+    # On a partition too: at another time there are no rows, or others than those that are written.
+    application.run(
+        "CREATE TRIGGER before BEFORE INSERT ON events_1 FOR EACH STATEMENT EXECUTE FUNCTION tube.touch_1_row()",
+        "CREATE TRIGGER after AFTER INSERT ON events_1 FOR EACH STATEMENT EXECUTE FUNCTION tube.touch_1_row()",
+        "INSERT INTO events_1 VALUES (1, 1)",
+    )
+    assert tube_db.keys() == ['["1", "1"]']
+    application.run(
+        "CREATE TRIGGER first BEFORE INSERT ON events_1 FOR EACH ROW EXECUTE FUNCTION tube.touch_1_row()",
+        "INSERT INTO events_1 VALUES (7, 55)",
+    )
     assert tube_db.keys() == []
 
 

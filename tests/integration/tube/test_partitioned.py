@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from support.sqlite_sink import SqliteSink
@@ -126,6 +127,43 @@ def test_partitions_that_are_added_later(events: TubeDatabase) -> None:
     events.run("INSERT INTO events_3 SELECT g, 101 FROM generate_series(1, 3) g")
     assert [len(pod.keys or ()) for pod in events.take()] == [3]
     assert events.tubes()[0].tables[0].problem is None
+
+
+@pytest.mark.parametrize("capture", ["statement", "row"])
+def test_a_new_partition_of_a_partition(tube_db: TubeDatabase, capture: str) -> None:
+    """Statements on it alone fire no trigger of the table or of the partition."""
+    tube_db.run(TABLE)
+    tube_db.tube.attach("events", shard=1, capture=capture)
+    tube_db.run(
+        "CREATE TABLE events_2c PARTITION OF events_2 FOR VALUES IN (12, 13) PARTITION BY RANGE (day);"
+        "CREATE TABLE events_2d PARTITION OF events_2c FOR VALUES FROM (12) TO (14)"
+    )
+    for number, place in enumerate(("events_2d", "events_2c", "events_2d")):
+        for statement, keys in (
+            (f"INSERT INTO {place} VALUES (1, 12), (2, 12)", [[1, 12], [2, 12]]),
+            (f"UPDATE {place} SET day = 13 WHERE id = 1", [[1, 12], [1, 13]]),
+            (f"DELETE FROM {place}", [[1, 13], [2, 12]]),
+        ):
+            tube_db.run(statement)
+            assert [list(map(int, json.loads(key))) for key in sorted(tube_db.keys())] == keys, (number, statement)
+        tube_db.tube.cover()
+        assert tube_db.tubes()[0].tables[0].problem is None
+
+
+def test_a_table_that_is_in_use_does_not_keep_others_waiting(tube_db: TubeDatabase) -> None:
+    """The new partition of one table is in a transaction: those of the other one are covered, and not locked."""
+    tube_db.run(TABLE + TABLE.replace("events", "visits"))
+    for table in ("events", "visits"):
+        tube_db.tube.attach(table, shard=1)
+        tube_db.run(f"CREATE TABLE {table}_3 PARTITION OF {table} FOR VALUES FROM (100) TO (110)")
+    with psycopg.connect(tube_db.database.uri) as writer:
+        writer.execute("INSERT INTO visits VALUES (1, 100)")
+        with pytest.raises(QueryError, match=f"process {writer.info.backend_pid}"):
+            tube_db.tube.cover(timeout=0.5)
+        problems = {each.table: each.problem for each in tube_db.tubes()[0].tables}
+        assert problems["public.events"] is None
+        assert "a partition is new" in (problems["public.visits"] or "")
+    assert tube_db.tube.cover() == 1
 
 
 def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: TubeDatabase) -> None:

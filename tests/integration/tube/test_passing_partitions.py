@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,8 +14,12 @@ from psycopg import IsolationLevel
 from support.copied import FORMER, PROBLEM, Copied, problem_of, unseen
 from support.fixtures import Databases
 from support.tube import TubeDatabase
+from trueup.capture.triggers.batch import Batch
+from trueup.capture.triggers.document import Mark
+from trueup.capture.triggers.hold import Hold
 from trueup.testing.postgres import Database
-from trueup.verbs.tube import aside
+from trueup.testing.processes import wait_until
+from trueup.verbs.tube import aside, reading
 
 CREATE = "CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110)"
 ATTACH = "ALTER TABLE events ATTACH PARTITION events_3 FOR VALUES FROM (100) TO (110)"
@@ -113,6 +119,55 @@ def test_its_rows_are_in_the_copy(copied: Copied, fill: Callable[[TubeDatabase],
     for change in changes:
         copied.tube_db.run(change)
     check_noticed(copied)
+
+
+def test_it_is_attached_after_the_pods_are_claimed(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are read all the same."""
+    tube_db, start = copied.tube_db, reading.Reading.start
+
+    def attach_and_start(self: Any, batch: Any) -> Any:
+        if tube_db.run("SELECT to_regclass('events_3') IS NULL")[0][0]:
+            tube_db.run(FULL)
+        return start(self, batch)
+
+    tube_db.run("INSERT INTO events VALUES (9, 2)")
+    with copied.running():
+        copied.wait_for(2)
+        monkeypatch.setattr(reading.Reading, "start", attach_and_start)
+        tube_db.tube.touch("events", [(1, 100), (2, 100)])
+        copied.wait_for(4)
+    tube_db.run("DROP TABLE events_3")
+    check_noticed(copied)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_job_is_killed_before_it_deletes_the_pods(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*arguments: Any, **named: Any) -> int:
+        raise SystemExit
+
+    tube_db = copied.tube_db
+    tube_db.run("INSERT INTO events VALUES (9, 2)")
+    with copied.running():
+        copied.wait_for(2)
+        assert wait_until(lambda: not tube_db.pods(), 60)
+        monkeypatch.setattr(Hold, "acknowledge", killed)
+        write(tube_db)
+        copied.wait_for(4)
+    monkeypatch.undo()
+    monkeypatch.setattr("trueup.capture.triggers.hold.GRACE", 0.1)
+    tube_db.run("DROP TABLE events_3")
+    check_noticed(copied)
+
+
+def test_it_is_attached_before_dead_letters_are_delivered(copied: Copied) -> None:
+    """They have no pods."""
+    tube_db = copied.tube_db
+    tube_db.run(CREATE)
+    hold = Hold(tube_db.tube.session, "t", [0])
+    hold.take(wait=0, say=print)
+    hold.acknowledge(Batch({1: {}}, Mark(0, datetime.now(timezone.utc))))
+    hold.release()
+    assert tube_db.run(NOTES) == [(1,)]
 
 
 def test_it_is_dropped_after_an_upgrade(copied: Copied) -> None:

@@ -235,6 +235,25 @@ def test_a_partition_is_attached_again_before_the_first_check_of_a_new_version(
     copied.check_equal()
 
 
+@pytest.mark.parametrize("is_covered", [True, False])
+def test_a_partition_of_a_partition_before_the_first_check_of_a_new_version(
+    tube_db: TubeDatabase, tmp_path: Path, is_covered: bool
+) -> None:
+    """The former version disabled the row trigger of the middle table, and so that of its new partitions."""
+    copied = Copied(tube_db, "events", str(tmp_path / "kept.db"))
+    tube_db.run("INSERT INTO events VALUES (1, 10)")
+    assert copied.run() == ""
+    tube_db.run(f"ALTER TABLE ONLY events_2 DISABLE TRIGGER tube_t_row; {FORMER}")
+    if not is_covered:
+        tube_db.run("CREATE TABLE events_2b PARTITION OF events_2 FOR VALUES IN (12)")
+    tube_db.install()
+    tube_db.run("CREATE TABLE events_2c PARTITION OF events_2 FOR VALUES IN (13); INSERT INTO events_2c VALUES (2, 13)")
+    assert tube_db.run("SELECT count(*) FROM tube.pods_t") == [(1,)]
+    problem = copied.run()
+    assert PROBLEM in problem if not is_covered else problem == ""
+    copied.check_equal()
+
+
 def test_other_changes_of_triggers_are_no_problem(tube_db: TubeDatabase, tmp_path: Path) -> None:
     copied = Copied(tube_db, "events", str(tmp_path / "kept.db"))
     tube_db.run("CREATE TABLE other (id int, day int, PRIMARY KEY (id, day))")

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from trueup.capture.triggers.batch import Batch
-from trueup.capture.triggers.pods import delete, release_lock, take_lock
+from trueup.capture.triggers.pods import delete, release_lock, store_passing, take_lock
 from trueup.capture.triggers.session import Session, block
 from trueup.db.storable import storable, storable_values
 from trueup.errors import CheckFailed, NodeError
@@ -160,6 +160,9 @@ class Hold:
             numbers = [seq for partition_numbers in batch.numbers.values() for seq in partition_numbers]
             if numbers:
                 deleted = delete(self.session, self.tube, numbers)
+            else:
+                # Dead letters that were delivered again.
+                store_passing(self.session, batch.keys)
         return deleted
 
     def acknowledge_control(self, partition: int, seq: int, *, trouble: bool = False) -> None:

@@ -30,7 +30,7 @@ SETTINGS: LiteralString = (
 # allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again, names
 # and columns of attached tables. 6: copies that may be incomplete. 7: a maximum size of pods, rewritten tables,
 # tables without a key. 9: tubes without what subscriptions apply. 10: partitions that were attached again, triggers
-# that were changed for a time.
+# that were changed for a time, tables that had a parent.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"
@@ -53,7 +53,7 @@ MIGRATIONS: dict[int, LiteralString] = {
     " ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS row_id text",
     8: "ALTER TABLE @schema@.holders ALTER COLUMN since DROP NOT NULL",
     9: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS skips_applied boolean NOT NULL DEFAULT false",
-    10: "ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS triggers jsonb",
+    10: "ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS triggers jsonb, ADD COLUMN IF NOT EXISTS parents jsonb",
 }
 
 

@@ -7,7 +7,7 @@ last one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -60,12 +60,17 @@ def claim(
     values = {"skip": list(skip), "most": limit, "most_keys": max_keys, "aside": list(aside)}
     text = sql.SQL(load("trueup.capture.triggers", "pods.sql")["claim"])
     claimed = _read(session, lambda columns: text.format(columns=columns, **parts), values, any_bytes=any_bytes)
-    if claimed:
-        # After the pods, before the rows: a partition whose row is read was attached when its pod was written.
+    # Before the rows are read: the job may be killed before it deletes the pods.
+    store_passing(session, {pod.source for pod in claimed})
+    return claimed
+
+
+def store_passing(session: Session, sources: Collection[int]) -> None:
+    """Store the partitions of these sources that are not covered yet: their rows are in the copy, or will be."""
+    if sources:
         parts = {"sources": session.name("sources"), "store": session.name("tube_passing_store")}
         partitioned = sql.SQL(load("trueup.capture.triggers", "pods.sql")["store_passing"]).format(**parts)
-        session.rows(partitioned, {"sources": sorted({pod.source for pod in claimed})})
-    return claimed
+        session.rows(partitioned, {"sources": sorted(sources)})
 
 
 def read(session: Session, tube: str, numbers: Sequence[int], *, any_bytes: bool = False) -> list[Pod]:
@@ -77,11 +82,14 @@ def read(session: Session, tube: str, numbers: Sequence[int], *, any_bytes: bool
 
 def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
     """Delete the pods with these numbers, whose keys are delivered; return how many existed."""
-    query = sql.SQL("DELETE FROM {} p USING {} WHERE {}").format(
-        _pods(session, tube), *_exactly(partitions_of(session, tube))
-    )
-    with session.errors():
-        return session.connection.execute(query, {"numbers": list(numbers)}).rowcount
+    query = sql.SQL(
+        "WITH gone AS (DELETE FROM {} p USING {} WHERE {} RETURNING p.source)"
+        " SELECT source, count(*) FROM gone GROUP BY source"
+    ).format(_pods(session, tube), *_exactly(partitions_of(session, tube)))
+    deleted: dict[int, int] = dict(session.rows(query, {"numbers": list(numbers)}))
+    # A partition may have been attached after the pods were claimed, and before the rows were read.
+    store_passing(session, deleted)
+    return sum(deleted.values())
 
 
 def put_back(session: Session, tube: str, numbers: Sequence[int], source: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,6 +22,7 @@ from trueup.capture.triggers.shape import Shapes
 from trueup.config.wording import counted
 from trueup.db.connection import one_value
 from trueup.db.expressions import Expression, check
+from trueup.db.lock_holders import LOCK_NOT_AVAILABLE
 from trueup.db.names import parse_table_name
 from trueup.db.scan import problem_with
 from trueup.errors import CheckFailed, QueryError
@@ -197,26 +200,54 @@ def cover(session: Session, tube: str | None = None, *, patience: float = PATIEN
 
     Tables of the tubes that have lost their replica identity get it back.
     """
-    with session.errors():
-        ensure_identities(session.connection, session.schema)
-    tables: int = session.call("tube_partitions_ensure_attached", tube, timedelta(seconds=patience))
-    return tables
+    changed, errors = _cover(session, tube, patience)
+    for error in errors.values():
+        raise error
+    return changed
 
 
 def cover_each(session: Session, tube: str, *, patience: float) -> dict[int, str]:
-    """Do the same for each table alone, and return the errors by source: one table does not stop the others."""
-    try:
-        cover(session, tube, patience=patience)
-    except QueryError:
-        errors: dict[int, str] = {}
-        query = sql.SQL("SELECT source FROM {} WHERE tube = %s AND detached_at IS NULL").format(session.name("sources"))
-        for (source,) in session.rows(query, [tube]):
+    """Do the same, and return the errors by source: one table does not stop the others."""
+    return {source: error.message for source, error in _cover(session, tube, patience)[1].items()}
+
+
+def _cover(session: Session, tube: str | None, patience: float) -> tuple[int, dict[int, QueryError]]:
+    """Return the number of tables whose partitions changed, and the errors of the others by source.
+
+    Each attempt is a transaction: while a table is waited for, no other one is locked, and DETACH CONCURRENTLY has no
+    old snapshot to wait for.
+    """
+    with session.errors():
+        ensure_identities(session.connection, session.schema)
+    waiting, errors, changed = _changed(session, tube), dict[int, QueryError](), 0
+    give_up, pause = time.monotonic() + patience, 0.05
+    while waiting:
+        # In another order each time: a few tables in use must not use up the time of all others.
+        random.shuffle(waiting)
+        for source in waiting:
+            if errors and time.monotonic() > give_up:
+                return changed, errors
+            errors.pop(source, None)
             try:
-                session.call("tube_partitions_ensure_attached", tube, timedelta(seconds=patience), source)
+                changed += session.call("tube_partitions_ensure_attached", tube, timedelta(), source)
             except QueryError as error:
-                errors[source] = error.message
-        return errors
-    return {}
+                errors[source] = error
+        waiting = [source for source, error in errors.items() if error.sqlstate == LOCK_NOT_AVAILABLE]
+        if waiting:
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(1.0, pause * 1.5)
+    return changed, errors
+
+
+def _changed(session: Session, tube: str | None) -> list[int]:
+    """Return the tables with new or removed partitions; if that fails for one table, all tables."""
+    names = [session.name(name) for name in ("tube_partitions_changed", "sources")]
+    try:
+        rows = session.rows(sql.SQL("SELECT {}(%s)").format(names[0]), [tube])
+    except QueryError:
+        query = sql.SQL("SELECT source FROM {} WHERE detached_at IS NULL AND tube = coalesce(%s, tube)")
+        rows = session.rows(query.format(names[1]), [tube])
+    return [source for (source,) in rows]
 
 
 def published(session: Session, tube: str) -> str:

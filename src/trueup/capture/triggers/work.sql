@@ -15,7 +15,8 @@ SELECT s.source, s."table"::text AS name, s.name AS name_in_sink, n.nspname::tex
 SELECT s."table"::text, s.detached_at IS NOT NULL FROM {schema}.sources s WHERE s.source = %(source)s
 
 -- name: prints
--- One short text per source that changes whenever the result of `sources` or a column changes.
+-- One short text per source that changes whenever the result of `sources` or a column changes. In the order in which they
+-- are announced and proven.
 SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.guard, s.shard, s.key_numbers, s.key_place,
                                s.detached_at, s."table"::text, s.name, c.relkind, a.columns, newer.source))
   FROM {schema}.sources s JOIN {schema}.tubes t USING (tube)
@@ -26,6 +27,7 @@ SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.guard
  CROSS JOIN LATERAL (SELECT max(n.source) AS source FROM {schema}.sources n
                       WHERE n.tube = s.tube AND n."table" = s."table") newer
  WHERE s.tube = %(tube)s AND s.source = ANY (%(sources)s)
+ ORDER BY s.source
 
 -- name: expressions
 -- The tables whose rows are selected or routed by an expression, and the role whose rights it gets in the trigger.

@@ -9,7 +9,10 @@ SELECT pg_current_wal_lsn()::text, clock_timestamp()
 -- partition that was detached and attached again. Statement triggers are those of the table that a
 -- statement names, which may be a partition.
 WITH RECURSIVE tree AS (
-    SELECT c.oid AS root, c.oid, c.relkind = 'p' AS is_partitioned, '' AS version FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    SELECT c.oid AS root, c.oid, c.relkind = 'p' AS is_partitioned,
+           -- Of a table that is a partition or a child of another one now.
+           coalesce((SELECT string_agg(p.xmin::text, ' ' ORDER BY p.inhseqno) FROM pg_inherits p WHERE p.inhrelid = c.oid), '') AS version
+      FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
     UNION ALL
     SELECT t.root, i.inhrelid, true, i.xmin::text FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
      WHERE t.is_partitioned AND NOT i.inhdetachpending)

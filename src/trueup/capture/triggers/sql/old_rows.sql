@@ -16,4 +16,15 @@ SELECT @schema@.tube_ddl(array_agg(x.statement ORDER BY x.at), array_agg(DISTINC
             (3, g.tgname = '@schema@_' || s.tube || '_key', format('DROP TRIGGER %I ON %s', g.tgname, g.tgrelid::regclass))
          ) v(at, needed, statement)
          WHERE p.pronamespace = '@schema@'::regnamespace AND v.needed) x
+HAVING count(*) > 0;
+-- Before version 10, row triggers of partitions with partitions were disabled, and so were those of their new partitions.
+SELECT @schema@.tube_ddl(array_agg(format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', x.place, x.name)),
+                         array_agg(DISTINCT x.place), '30 s')
+  FROM (SELECT g.tgrelid::regclass AS place, g.tgname AS name
+          FROM @schema@.sources s
+         CROSS JOIN LATERAL @schema@.tube_relations(s."table") r(relation)
+          JOIN pg_class c ON c.oid = r.relation
+          JOIN pg_trigger g ON g.tgrelid = r.relation AND g.tgname = '@schema@_' || s.tube || '_row'
+         WHERE s.detached_at IS NULL AND s.triggers IS NULL AND s.capture = 'statement' AND r.relation <> s."table"
+           AND c.relkind = 'p' AND g.tgenabled = 'D' AND pg_has_role(c.relowner, 'USAGE')) x
 HAVING count(*) > 0

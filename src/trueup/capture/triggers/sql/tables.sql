@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     storage jsonb,
     -- The versions of the triggers in the catalog: see tube_triggers_changed. NULL: not known yet.
     triggers jsonb,
+    -- Whether the table has a parent, and its columns: see tube_parents. `noted_at`: when tube_parents_follow noted one.
+    parents jsonb,
     -- Why the copy may lack changes that no touch will bring, and when this was noted; NULL after a later backfill.
     incomplete text,
     incomplete_at timestamptz,

@@ -21,6 +21,7 @@ BEGIN
             USING ERRCODE = 'object_in_use', HINT = 'continue it with trueup tube backfill, or start again with --restart (in SQL: tube_backfill_cancel)';
     END IF;
     -- What is noted now is in incomplete_at below: this backfill brings it.
+    PERFORM @schema@.tube_parents_follow(s.tube, s.source);
     PERFORM @schema@.tube_triggers_follow(s.source);
     DELETE FROM @schema@.backfills x WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
     INSERT INTO @schema@.backfills (source, shard, "table", start_seq, order_col, started_at, columns, storage,

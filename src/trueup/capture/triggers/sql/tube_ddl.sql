@@ -21,7 +21,7 @@ BEGIN
             message := SQLERRM;
         END;
         IF clock_timestamp() > give_up THEN
-            RAISE EXCEPTION '%, tried for %: %', message, patience, @schema@.tube_lock_holders(tables)
+            RAISE EXCEPTION '%: %', concat_ws(', tried for ', message, nullif(patience, '0')), @schema@.tube_lock_holders(tables)
                 USING ERRCODE = 'lock_not_available',
                       HINT = 'end these transactions, or try again when they are finished';
         END IF;

@@ -11,3 +11,5 @@ END
 $$;
 COMMENT ON FUNCTION @schema@.tube_moving() IS
     'Trigger function: counts the running statements that may move rows between partitions.';
+-- Also if ALTER DEFAULT PRIVILEGES says otherwise: see tube_trigger_functions.
+GRANT EXECUTE ON FUNCTION @schema@.tube_moving() TO PUBLIC;

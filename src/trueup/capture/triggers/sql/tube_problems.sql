@@ -33,7 +33,8 @@ BEGIN
                 -- With another key, documents would have other names. Any other problem concerns later changes only.
                 stops := problem LIKE 'its key%' OR problem LIKE 'a key column%' OR problem LIKE '%: it has no key%';
                 loses := CASE WHEN problem LIKE 'its triggers %' OR problem LIKE 'triggers are %' THEN 'its triggers were missing, disabled or replaced'
-                              WHEN problem LIKE '%: it is unlogged%' THEN 'it was unlogged' END;
+                              WHEN problem LIKE '%: it is unlogged%' THEN 'it was unlogged'
+                              WHEN problem LIKE '%: it is filled by a subscription%' THEN 'it was filled by a subscription' END;
                 problem := coalesce(problem, @schema@.tube_incomplete_problem(s.source));
             EXCEPTION WHEN OTHERS THEN
                 problem := SQLERRM;

@@ -98,7 +98,8 @@ BEGIN
     PERFORM @schema@.tube_cover(s.source, is_new, patience);
     UPDATE @schema@.sources x
        SET name = x."table"::text, columns = CASE WHEN is_new THEN @schema@.tube_columns(x."table") ELSE x.columns END,
-           storage = CASE WHEN is_new THEN @schema@.tube_storage(x."table") ELSE x.storage END
+           storage = CASE WHEN is_new THEN @schema@.tube_storage(x."table") ELSE x.storage END,
+           parents = CASE WHEN is_new THEN @schema@.tube_parents(x."table") ELSE x.parents END
      WHERE x.source = s.source;
     FOREACH reason IN ARRAY reasons LOOP
         PERFORM @schema@.tube_incomplete(s.source, reason);

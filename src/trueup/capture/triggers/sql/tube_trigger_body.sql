@@ -100,10 +100,13 @@ BEGIN
         'old_rows', CASE WHEN each_row THEN '(SELECT OLD.*) r' ELSE 'old_rows r' END,
         'using', CASE WHEN each_row THEN 'USING NEW, OLD' ELSE '' END,
         'each_row', each_row,
-        -- See tube_clones_allow. After a dump and restore the table has another number, and before its row in `sources` is
+        -- See tube_trigger_functions. After a dump and restore the table has another number, and before its row in `sources` is
         -- visible to an older snapshot, only the number is known.
         'foreign', CASE WHEN each_row AND (SELECT c.relkind = 'p' FROM pg_class c WHERE c.oid = s."table") THEN format(
-            $foreign$IF pg_partition_root(TG_RELID)::oid IS DISTINCT FROM %1$s THEN -- No query: nearly always enough.
+            $foreign$IF TG_WHEN <> 'AFTER' OR TG_LEVEL <> 'ROW' THEN
+        RETURN NULL;
+    END IF;
+    IF pg_partition_root(TG_RELID)::oid IS DISTINCT FROM %1$s THEN -- No query: nearly always enough.
         IF %1$s NOT IN (SELECT a::oid FROM pg_partition_ancestors(TG_RELID) a) AND NOT EXISTS (
             SELECT FROM @schema@.sources s JOIN pg_partition_ancestors(TG_RELID) a ON a = s."table" WHERE s.source = %2$s) THEN
             RETURN NULL;

@@ -38,7 +38,8 @@ BEGIN
             ('truncate', 32, true, 'AFTER TRUNCATE', NULL, NULL, NULL, '', 'A'),
             -- Every row: on request, and in partitions that have no statement triggers yet.
             ('row', 29, NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', NULL, NULL, NULL, '_row',
-                CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),
+                -- The server creates those of a new partition with the state of its parent.
+                CASE WHEN by_statement AND NOT place.is_partitioned THEN 'D' ELSE 'A' END),
             -- Rows that move between partitions: statement triggers do not see the rows that MERGE moves. The setting is
             -- not empty while an UPDATE or MERGE runs. Its writer can empty it, also in an expression of the statement
             -- (SET day = f(...)), so the trigger `again` restores it for each row, after all expressions of the writer.

@@ -29,10 +29,14 @@ BEGIN
             name, settings, @schema@.tube_trigger_body(source, each_row));
         -- Another table with this trigger could make it run any code.
         PERFORM @schema@.tube_make_private('FUNCTION', name || '()');
+        IF each_row AND (SELECT c.relkind = 'p' FROM pg_class c WHERE c.oid = s."table") THEN
+            -- The server creates triggers of new partitions with the rights of the owner of the partitioned table, who may be
+            -- any role. It refuses other tables itself, and no role can name it without USAGE on the schema.
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s() TO PUBLIC', name);
+        END IF;
         EXECUTE format('COMMENT ON FUNCTION %s() IS %L', name,
                        format('Created by trueup: records touches of %s in the tube %s.', s."table", s.tube));
     END LOOP;
-    PERFORM @schema@.tube_clones_allow(source);
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_trigger_functions(integer) IS

@@ -94,6 +94,7 @@ class TubeCoverage:
         query = sql.SQL(load("trueup.verbs.validate.triggers", "tubes.sql")["triggers"]).format(**names)
         values = {"tube": self._tube, "prefix": self._prefix, "schema": session.schema}
         try:
+            session.call("tube_parents_follow", self._tube)
             return {number: (hashes[0], hashes[1], hashes[2]) for number, *hashes in session.rows(query, values)}
         except CheckFailed:
             return {}

@@ -1,9 +1,9 @@
 -- name: triggers
 -- Per attached table, a hash of its partitions, of the triggers that capture them, and of the functions of the triggers: the
 -- rows of the catalog with the transactions that wrote them. A trigger that was disabled and enabled again has another hash, and
--- so has a partition that was detached and attached again.
+-- so has a partition that was detached and attached again, and a table that was a partition or a child of another one.
 SELECT s.source, md5(string_agg(DISTINCT concat_ws(':', r.relation::oid, i.xmin), ',')),
-       md5(string_agg(concat_ws(':', g.oid, g.xmin, g.tgenabled), ',' ORDER BY g.oid)),
+       md5(concat_ws('/', string_agg(concat_ws(':', g.oid, g.xmin, g.tgenabled), ',' ORDER BY g.oid), s.parents ->> 'noted_at')),
        (SELECT md5(string_agg(concat_ws(':', p.oid, p.xmin), ',' ORDER BY p.oid)) FROM pg_catalog.pg_proc p
          WHERE p.pronamespace = to_regnamespace(%(schema)s::text)
            AND p.proname IN ('touch_' || s.source, 'touch_' || s.source || '_row'))

@@ -171,7 +171,7 @@ def test_the_demo_of_the_lake(spark: Spark, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_demo_of_serve_shows_a_live_page(environment: dict[str, str], tmp_path: Path) -> None:
-    command = ["trueup", "demo", "serve", "--rows", "1000", "--seconds", "3"]
+    command = ["trueup", "demo", "serve", "--rows", "1000"]
     environment = {**environment, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stdout is not None
@@ -182,5 +182,6 @@ def test_the_demo_of_serve_shows_a_live_page(environment: dict[str, str], tmp_pa
             found = re.search(r"http://127\.0\.0\.1:\d+/", line)
         with urlopen(f"{found[0]}api/v1/overview", timeout=60) as answer:
             assert json.load(answer)["sources"]
+        process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0
     assert _postgres_below(tmp_path) == []

@@ -245,12 +245,18 @@ def terminating(nodes: list[Database]) -> Iterator[None]:
 
 @pytest.mark.parametrize("verb", ["diff", "rerun", "repair", "undo"])
 def test_sessions_are_terminated_all_the_time(pair: Pair, verb: str) -> None:
-    pair.restore(verb)
-    before = pair.rows()
-    with terminating(pair.nodes):
-        ran = pair.run(verb)
+    writes = verb in ("repair", "undo")
+    # A short run may have ended before its sessions are looked for.
+    for _ in range(20):
+        pair.restore(verb)
+        before = pair.rows()
+        with terminating(pair.nodes):
+            ran = pair.run(verb)
+        if ran.code == 2:
+            break
+        assert ran.code == (0 if writes else 1), ran
     assert ran.code == 2, ran
-    check_honest(ran, is_changed=pair.rows() != before, writes=verb in ("repair", "undo"))
+    check_honest(ran, is_changed=pair.rows() != before, writes=writes)
 
 
 def test_the_cure_continues_a_diff(pair: Pair) -> None:

@@ -15,17 +15,27 @@ from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
 
-SLOW = ("--max-rows-per-second", "150", "--block-size", "10", "--override-block-size", "--compare-unit-size", "5")
+BLOCKS = ("--max-rows-per-second", "100000", "--block-size", "10", "--override-block-size", "--compare-unit-size", "5")
+# The limit is lower in this process only: there is time to stop it, and the resumed run takes none.
+SLOW = """
+from trueup.cli.main import main
+from trueup.task import steering
+class Budget(steering.Budget):
+    def __init__(self, rows_per_second):
+        super().__init__(60)
+steering.Budget = Budget
+main()
+"""
 
 SlowRun = tuple["subprocess.Popen[str]", TaskStore, list[str]]
 
 
 @pytest.fixture
 def slow_run(equal: list[Database], node_options: NodeOptions, on_all: OnAll) -> Iterator[SlowRun]:
-    """A process that compares 600 rows for some seconds, its task store, and the options of its nodes."""
+    """A process that compares 600 rows for ten seconds, its task store, and the options of its nodes."""
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; ANALYZE items")
     equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
-    command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(equal), *SLOW]
+    command = [sys.executable, "-c", SLOW, "diff", "items", *node_options(equal), *BLOCKS]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     with TaskStore() as store:
         yield process, store, node_options(equal)
@@ -64,7 +74,7 @@ def test_a_run_of_many_tables_is_controlled_by_one_task(
 ) -> None:
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; CREATE TABLE more AS TABLE items")
     equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
-    command = [sys.executable, "-m", "trueup", "diff", "--tables", "public.*", *node_options(equal), *SLOW]
+    command = [sys.executable, "-c", SLOW, "diff", "--tables", "public.*", *node_options(equal), *BLOCKS]
     with TaskStore() as store:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -39,11 +38,18 @@ SETTINGS: dict[str, Any] = {
     "recheck": 1,
     "recheck_wait": 0,
 }
-# A diff that is slow enough to be killed; the store has its progress.
-SLOW = """
-import sys, trueup
+# A diff that hangs in the middle, so that it can be killed; the store has its progress.
+HANGS = """
+import sys, time, trueup
+from trueup.verbs.diff import hash as hashing
+original, left = hashing.hash_units, iter(range(12))
+def units(*arguments):
+    if next(left, None) is None:
+        time.sleep(600)
+    return original(*arguments)
+hashing.hash_units = units
 trueup.diff("t", nodes={"n1": sys.argv[1], "n2": sys.argv[2]}, engine="local", block_size=1000,
-            compare_unit_size=200, recheck=1, recheck_wait=0, max_rows_per_second=5000)
+            compare_unit_size=200, recheck=1, recheck_wait=0)
 """
 
 
@@ -142,7 +148,7 @@ def test_after_ctrl_c_only_the_remaining_blocks_are_hashed(nodes: list[Database]
 
 
 def test_a_killed_diff_is_resumed(nodes: list[Database], hashed: list[Block]) -> None:
-    process = subprocess.Popen([sys.executable, "-c", SLOW, *[node.uri for node in nodes]], env=os.environ.copy())
+    process = subprocess.Popen([sys.executable, "-c", HANGS, *[node.uri for node in nodes]], env=os.environ.copy())
     with TaskStore() as store:
 
         def far_enough() -> bool:
@@ -150,9 +156,12 @@ def test_a_killed_diff_is_resumed(nodes: list[Database], hashed: list[Block]) ->
             before = read_journal(store, tasks[0].task_id) if tasks else None
             return before is not None and len(before.done) >= 5
 
-        assert wait_until(far_enough, 60)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        try:
+            assert wait_until(far_enough, 60)
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
         task = store.list(limit=1)[0]
         assert task.task_status == "FAILED"
         # A partially written entry is skipped.

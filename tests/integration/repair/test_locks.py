@@ -12,7 +12,8 @@ from trueup.errors import ConfigError, QueryError
 
 A = "INSERT INTO items VALUES (1, 'a', 1), (2, 'b', 2)"
 B = "INSERT INTO items VALUES (1, 'a', 1), (2, 'other', 2)"
-TIMEOUT = 0.6
+# The holder is looked up after a part of this time, and named in a warning after the second look.
+TIMEOUT = 3.0
 
 
 def holder(nodes: Nodes, statement: str) -> psycopg.Connection[tuple[object, ...]]:
@@ -30,11 +31,11 @@ def test_the_holder_of_a_row_is_named(nodes_with: NodesWith, caplog: pytest.LogC
         name = f"process {shop.info.backend_pid} (postgres, shop, in a transaction for "
         done = nodes.repair(report, source_of_truth="n1", lock_timeout=TIMEOUT, execute=True)
         assert (done.verdict, done.exit_code) == ("FAILED", 2)
-        assert f"node n2, public.items: no lock within 0.6 s: held by {name}" in done.failed["n2"]
+        assert f"node n2, public.items: no lock within {TIMEOUT:g} s: held by {name}" in done.failed["n2"]
         assert ": idle in transaction; nothing was written on this node" in done.failed["n2"]
         (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
         assert record.getMessage().startswith(
-            f"node n2, public.items: waiting (at most 0.6 s) for a lock that is held by {name}"
+            f"node n2, public.items: waiting (at most {TIMEOUT:g} s) for a lock that is held by {name}"
         )
     done = nodes.repair(report, source_of_truth="n1", lock_timeout=0, execute=True)
     assert done.verdict == "REPAIRED"
@@ -50,7 +51,9 @@ def test_the_holder_of_a_table_is_named(nodes_with: NodesWith) -> None:
     report = nodes.diff()
     with (
         holder(nodes, "LOCK TABLE items") as shop,
-        pytest.raises(QueryError, match=f"no lock within 0.6 s: held by process {shop.info.backend_pid}") as caught,
+        pytest.raises(
+            QueryError, match=f"no lock within {TIMEOUT:g} s: held by process {shop.info.backend_pid}"
+        ) as caught,
     ):
         nodes.repair(report, source_of_truth="n1", lock_timeout=TIMEOUT, execute=True)
     assert (caught.value.node, caught.value.table) == ("n2", "public.items")

@@ -327,6 +327,7 @@ def test_slow_clients_are_dropped(store: TaskStore, monkeypatch: pytest.MonkeyPa
             for connection in idle[:-1]:
                 with suppress(ConnectionResetError):
                     assert connection.recv(100) == b""
+            monkeypatch.setattr(server, "HEAD_SECONDS", 10.0)
             assert running.get("/healthz").status == 200
         finally:
             for connection in idle:

@@ -185,7 +185,8 @@ def test_applications_follow_the_pointer(pair: tuple[Database, Database]) -> Non
 def test_an_application_whose_time_out_ends_in_the_pause(pair: tuple[Database, Database], setting: str) -> None:
     """The time-out is an error for that transaction; the next ones work with the same session."""
     old, new = pair
-    with trueup.connect(old.uri, options=f"-c {setting}=100") as db:
+    # All statements of the session have this limit.
+    with trueup.connect(old.uri, options=f"-c {setting}=1000") as db:
         db.execute("INSERT INTO public.t VALUES (10, 0)")
         ((process,),) = db.execute("SELECT pg_backend_pid()")
         with fenced(old):

@@ -124,7 +124,7 @@ def test_what_closes_the_gate_is_in_the_report(moving: Moving) -> None:
     with psycopg.connect(moving.old.uri, application_name="slowcoach") as slow:
         slow.execute("UPDATE visits SET price = 0 WHERE id = 1")
         with pytest.raises(BudgetSpent, match="slowcoach"):
-            moving.rehearse(budget=0.2)
+            moving.rehearse(budget=3.0)
     (page,) = Path().glob("switchover_main_rehearse-*.html")
     assert "slowcoach" in page_of(str(page))
     page.unlink()

@@ -114,7 +114,7 @@ def test_the_server_ends_a_pause_that_hangs(moving: Moving, monkeypatch: pytest.
 
     monkeypatch.setattr(Ready, "set_sequences", hang)
     with pytest.raises(BudgetSpent, match="gate"):
-        moving.execute(budget=3.0)
+        moving.execute(budget=8.0)
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     assert moving.old.execute("SELECT name FROM people WHERE id = 9") == [("went on",)]
     # Too short even for the locks before the pause: the server ends these sessions.
@@ -138,7 +138,7 @@ def test_a_transaction_longer_than_the_budget_releases_everything(moving: Moving
         moving.rollback(proof="keys")  # the pointer and the guards exist
         client.execute("UPDATE people SET name = 'held' WHERE id = 3")
         with pytest.raises(BudgetSpent, match="lunch") as caught:
-            moving.execute(budget=1.5)
+            moving.execute(budget=4.0)
         assert "--budget" in caught.value.cure
         moving.old.execute("UPDATE people SET name = 'others go on' WHERE id = 4")
         assert moving.accepts_writes("DELETE FROM visits") == ["old"]

@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from support.fixtures import Databases, FreshServer
 from support.sync import Pair, make_pair
@@ -277,7 +276,7 @@ def test_a_target_that_is_frozen(
     """Its machine acknowledges what is sent, and no process answers: each command ends, and names the node."""
     (source,), server = databases(1), fresh_server(name="frozen")
     target = server.create_database("copy")
-    pair = make_pair(source, target, target_uri=make_conninfo(target.uri, connect_timeout="2"))
+    pair = make_pair(source, target)
     pair.both("CREATE TABLE a (id int PRIMARY KEY)")
     pair.start()
     assert server.pid is not None

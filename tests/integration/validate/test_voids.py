@@ -274,7 +274,7 @@ def test_kills_lose_nothing_of_the_proof(copy: Copy, changes: str) -> None:
             psycopg.connect(copy.down.uri, autocommit=True) as down,
         ):
             number = 0
-            while not is_over.wait(0.02):
+            while not is_over.wait(0.02) or number < 30:
                 number += 1
                 up.execute("UPDATE t SET n = n + 1 WHERE id %% 20 = %s", [number % 20])
                 if number <= 30:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from support.fixtures import Databases
+from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from support.waiting import Pause
 from trueup.errors import QueryError
@@ -45,6 +47,29 @@ def test_capture_of_rows_of_a_subscription(tube_db: TubeDatabase, publisher: Dat
     _wait(lambda: tube_db.run("SELECT id FROM items") == [(3,)])
     found = [(pod.op, sorted(pod.ids)) for pod in tube_db.take()]
     assert found == [("I", [1]), ("I", [2]), ("U", [1, 3]), ("D", [2])]
+
+
+def test_a_table_that_a_subscription_fills_for_a_time(
+    tube_db: TubeDatabase, publisher: Database, tmp_path: Path
+) -> None:
+    for database in (publisher, tube_db.database):
+        database.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    tube_db.tube.attach("later", shard=1)
+
+    def run() -> str:
+        return "".join(tube_db.tube.run(SqliteSink(str(tmp_path / "kept.db")), until_empty=True).problems)
+
+    def publish(change: str) -> None:
+        publisher.execute(f"ALTER PUBLICATION p {change} TABLE later")
+        tube_db.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
+
+    assert run() == ""
+    publish("ADD")
+    publisher.execute("INSERT INTO later VALUES (1)")
+    _wait(lambda: tube_db.run("SELECT id FROM later") == [(1,)])
+    assert "it is filled by a subscription" in run()
+    publish("DROP")
+    assert "the copy may be incomplete (it was filled by a subscription)" in run()
 
 
 def _wait(condition: Callable[[], bool]) -> None:

@@ -76,8 +76,9 @@ class Copied:
             job.join()
 
     def wait_for(self, rows: int) -> None:
-        """Wait until the copy has this number of rows."""
-        assert wait_until(lambda: len(self.keys()) == rows, 60)
+        """Wait until the copy has this number of rows, and the job has deleted their pods."""
+        pods = "SELECT FROM tube.pods_t"
+        assert wait_until(lambda: len(self.keys()) == rows and not self.tube_db.run(pods), 60)
 
 
 # The version of the functions before triggers and partitions had versions.

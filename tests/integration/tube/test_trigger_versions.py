@@ -175,15 +175,6 @@ def test_a_copy_of_the_database(tube_db: TubeDatabase, tmp_path: Path) -> None:
     tube_db.close()
     original = tube_db.database
     copy = original.server.database(f"{original.name}_copy")
-    wait_until(
-        lambda: (
-            original.server.database("postgres").execute(
-                "SELECT FROM pg_stat_activity WHERE datname = %s", [original.name]
-            )
-            == []
-        ),
-        60,
-    )
     original.server.database("postgres").execute(f"CREATE DATABASE {copy.name} TEMPLATE {original.name}")
     other = copied.tube_db = TubeDatabase(copy)
     try:

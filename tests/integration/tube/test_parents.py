@@ -132,6 +132,17 @@ def test_before_an_upgrade(copied: Copied) -> None:
 
 
 @pytest.mark.parametrize("copied", [("items", "statement")], indirect=True)
+def test_a_parent_during_an_upgrade(copied: Copied) -> None:
+    """The former version knew its columns; the first check notes it, before the table has no parent any more."""
+    tube_db = copied.tube_db
+    tube_db.run("CREATE TABLE parent (id int, day int); ALTER TABLE items INHERIT parent")
+    tube_db.run(f"SELECT tube.tube_storage_follow('t'); {FORMER}")
+    tube_db.install()
+    tube_db.run("SELECT tube.tube_parents_follow('t')")
+    assert tube_db.run("SELECT incomplete FROM tube.sources") == [(REASON,)]
+
+
+@pytest.mark.parametrize("copied", [("items", "statement")], indirect=True)
 def test_a_column_is_rewritten_while_another_table_is_checked(copied: Copied) -> None:
     tube_db = copied.tube_db
     tube_db.run("CREATE TABLE later (id int PRIMARY KEY, day int); INSERT INTO later VALUES (1, 1)")

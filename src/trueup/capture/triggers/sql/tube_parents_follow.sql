@@ -14,7 +14,8 @@ BEGIN
                      AND (x.parents -> 'columns' IS DISTINCT FROM v.columns
                           OR (x.parents -> 'has_parent')::boolean IS DISTINCT FROM v.has_parent
                           -- As long as it has one, but not each time.
-                          OR v.has_parent AND (x.parents ->> 'noted_at')::timestamptz < clock_timestamp() - interval '1 second')
+                          OR v.has_parent AND coalesce((x.parents ->> 'noted_at')::timestamptz
+                                                        < clock_timestamp() - interval '1 second', true))
                    ORDER BY x.source LOOP
         PERFORM FROM @schema@.sources x WHERE x.source = number FOR UPDATE;
         -- Read first: what changes meanwhile is noticed next time.

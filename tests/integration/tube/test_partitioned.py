@@ -12,6 +12,7 @@ import pytest
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.errors import QueryError
+from trueup.testing.processes import wait_until
 
 TABLE = """
 CREATE TABLE events (id int, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
@@ -164,6 +165,31 @@ def test_a_table_that_is_in_use_does_not_keep_others_waiting(tube_db: TubeDataba
         assert problems["public.events"] is None
         assert "a partition is new" in (problems["public.visits"] or "")
     assert tube_db.tube.cover() == 1
+
+
+def test_a_partition_is_detached_while_another_table_is_waited_for(tube_db: TubeDatabase) -> None:
+    """FINALIZE waits for the end of all older snapshots: none is kept while a lock is waited for."""
+    tube_db.run(TABLE + TABLE.replace("events", "visits"))
+    for table in ("events", "visits"):
+        tube_db.tube.attach(table, shard=1)
+    uri = tube_db.database.uri
+    with psycopg.connect(uri) as reader, psycopg.connect(uri, autocommit=True) as owner:
+        reader.execute("SELECT FROM events")
+        owner.execute("SET lock_timeout = '100ms'; SET statement_timeout = '60s'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            owner.execute("ALTER TABLE events DETACH PARTITION events_1 CONCURRENTLY")
+    tube_db.tube.cover()
+    tube_db.run("CREATE TABLE visits_3 PARTITION OF visits FOR VALUES FROM (100) TO (110)")
+    with psycopg.connect(uri) as writer:
+        writer.execute("INSERT INTO visits VALUES (1, 100)")
+        cover = threading.Thread(target=tube_db.tube.cover)
+        cover.start()
+        waits = "SELECT FROM pg_locks WHERE NOT granted"
+        assert wait_until(lambda: bool(tube_db.run(waits)), 60)
+        tube_db.run("SET statement_timeout = '20s'; ALTER TABLE events DETACH PARTITION events_1 FINALIZE")
+        assert cover.is_alive()
+    cover.join()
+    assert tube_db.run("SELECT to_regclass('events_1') IS NOT NULL") == [(True,)]
 
 
 def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: TubeDatabase) -> None:

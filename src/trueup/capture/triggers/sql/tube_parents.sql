@@ -3,8 +3,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN jsonb_build_object(
         'has_parent', EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = "table"),
-        'columns', (SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a
-                     WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped),
+        'columns', @schema@.tube_column_versions("table"),
         -- Everything that is changed for another reason than a parent. Not attmissingval: it has a type of the owner of the
         -- table, whose functions must not be called.
         'definitions', (SELECT jsonb_object_agg(a.attnum, md5(concat_ws('/', a.attname, a.atttypid, a.atttypmod, a.attcollation,

@@ -4,11 +4,9 @@ DECLARE
     number integer;
     present jsonb;
 BEGIN
-    -- Called often: without a function per table.
     FOR number IN SELECT x.source FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
                    CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS has_parent,
-                                              (SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a
-                                                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns) v
+                                              @schema@.tube_column_versions(x."table") AS columns) v
                    WHERE x.detached_at IS NULL AND x.capture = 'statement'
                      AND x.tube = coalesce(tube_parents_follow.tube, x.tube) AND x.source = coalesce(only_source, x.source)
                      AND (x.parents -> 'columns' IS DISTINCT FROM v.columns

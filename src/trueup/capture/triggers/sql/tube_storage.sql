@@ -9,8 +9,7 @@ BEGIN
         'attached', (SELECT coalesce(jsonb_object_agg(i.inhrelid, i.xmin::text), '{}')
                        FROM @schema@.tube_relations("table") r(relation) JOIN pg_inherits i ON i.inhrelid = r.relation
                       WHERE r.relation <> "table"),
-        'columns', (SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a
-                     WHERE a.attrelid = "table" AND a.attnum > 0 AND NOT a.attisdropped));
+        'columns', @schema@.tube_column_versions("table"));
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_storage(regclass) IS

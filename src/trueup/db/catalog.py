@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import sql
@@ -76,11 +76,13 @@ class Column:
     made_of: str | None = None
     # For an identity column: a (always) or d (by default).
     identity: str = ""
+    # Whether no row has NULL in it, which `not_null` does not say: see `row_facts` in catalog.sql.
+    never_null: bool = False
 
 
 @dataclass(frozen=True)
 class Key:
-    """Columns that identify a row: the primary key, or a unique index over NOT NULL columns."""
+    """Columns that identify a row: the primary key, or a unique index, over columns in which no row has NULL."""
 
     columns: tuple[str, ...]
     is_primary: bool
@@ -98,6 +100,10 @@ class Table:
     secured: bool
     columns: tuple[Column, ...]
     keys: tuple[Key, ...]
+    # Unique indexes over columns that are NOT NULL by their definition, although rows may have NULL.
+    doubtful: tuple[Key, ...] = ()
+    # Whether the table, a partition or a table that inherits is foreign: then nothing that is defined needs to be true.
+    has_foreign: bool = False
 
     def column(self, name: str) -> Column | None:
         """Return the column with that name, or None."""
@@ -162,17 +168,38 @@ def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[Tabl
     }
     usable = [row for row in relations if (row["schema"], row["name"]) not in read]
     columns: dict[int, list[Column]] = {row["oid"]: [] for row in usable}
-    keys: dict[int, list[Key]] = {row["oid"]: [] for row in usable}
+    unique: dict[int, list[Key]] = {row["oid"]: [] for row in usable}
+    oids: dict[str, object] = {"oids": list(columns)}
+    facts = {row["relation"]: row for row in _rows(connection, "row_facts", oids)} if usable else {}
     for relation, column in _columns(connection, list(columns)) if usable else ():
-        columns[relation].append(column)
-    for row in _rows(connection, "keys", {"oids": list(keys)}) if usable else ():
-        keys[row["relation"]].append(Key(tuple(row["columns"]), row["is_primary"]))
+        may_be_null = facts[relation]["has_foreign"] or column.name in facts[relation]["may_be_null"]
+        columns[relation].append(replace(column, never_null=not may_be_null))
+    for row in _rows(connection, "keys", oids) if usable else ():
+        unique[row["relation"]].append(Key(tuple(row["columns"]), row["is_primary"]))
     for row in usable:
         oid, name = row["oid"], (row["schema"], row["name"])
+        keys, doubtful = _keys(columns[oid], unique[oid])
         read[name] = Table(
-            *name, oid, row["relkind"], row["usage"], row["secured"], tuple(columns[oid]), tuple(keys[oid])
+            *name,
+            oid,
+            row["relkind"],
+            row["usage"],
+            row["secured"],
+            tuple(columns[oid]),
+            keys,
+            doubtful,
+            facts[oid]["has_foreign"],
         )
     return read
+
+
+def _keys(columns: Iterable[Column], unique: Iterable[Key]) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+    """Return the keys of a table, and the unique indexes that are keys only if its rows have no NULL in them."""
+    never_null = {column.name for column in columns if column.never_null}
+    declared = {column.name for column in columns if column.not_null}
+    declared_keys = [key for key in unique if declared.issuperset(key.columns)]
+    keys = tuple(key for key in declared_keys if never_null.issuperset(key.columns))
+    return keys, tuple(key for key in declared_keys if key not in keys)
 
 
 def _columns(connection: Connection, oids: list[int]) -> list[tuple[int, Column]]:

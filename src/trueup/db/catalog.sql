@@ -113,10 +113,25 @@ SELECT i.indrelid AS relation, i.indisprimary AS is_primary,
   FROM pg_index i
  WHERE i.indrelid = ANY (%(oids)s::oid[])
    AND i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indexprs IS NULL
-   AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ord)
-                     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                    WHERE k.ord <= i.indnkeyatts AND NOT a.attnotnull)
  ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid
+
+-- name: row_facts
+-- What the rows of a table and of all tables below it may be: in a foreign table, and NULL in these columns. NOT NULL may be
+-- NOT VALID or NO INHERIT, and tables that inherit may lack it; a partition that is no foreign table always has it.
+WITH RECURSIVE tree AS (
+    SELECT o.oid AS root, o.oid FROM unnest(%(oids)s::oid[]) o(oid)
+    UNION
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+)
+SELECT t.root AS relation, bool_or(c.relkind = 'f') AS has_foreign,
+       coalesce(array_agg(DISTINCT a.attname::text) FILTER (WHERE a.attname IS NOT NULL), '{}') AS may_be_null
+  FROM tree t JOIN pg_class c ON c.oid = t.oid
+  LEFT JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+       AND (t.oid = t.root OR NOT c.relispartition)
+       AND (NOT a.attnotnull
+            OR EXISTS (SELECT FROM pg_constraint n
+                        WHERE n.conrelid = t.oid AND n.contype = 'n' AND a.attnum = ANY (n.conkey) AND NOT n.convalidated))
+ GROUP BY 1
 
 -- name: similar_tables
 SELECT n.nspname::text, c.relname::text

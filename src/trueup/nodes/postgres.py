@@ -98,13 +98,14 @@ class PostgresNode:
         """Return columns and keys; raise CheckFailed if the role cannot read the relation."""
         query = self._options.query
         table = self._found() if not query else None
-        if table is None or table.kind in ("v", "f"):
+        if table is None or table.kind in ("v", "f") or table.has_foreign:
             self._allow_views()
         if table is not None and self._options.columns:
             query = with_expressions(table, self._options.columns)
         keys = tuple(key for key in table.keys if not {*key.columns} & {*self._options.columns}) if table else ()
         if table is None or query:
-            table = replace(self._found_query(query), keys=keys)
+            has_foreign = table is not None and table.has_foreign
+            table = replace(self._found_query(query), keys=keys, has_foreign=has_foreign)
         version = self._control.connection.info.server_version
         relation = Statements(self.name, table, query, server_version=version)
         relation = self._relation = replace(relation, filter=self._checked_filter(relation))
@@ -128,7 +129,7 @@ class PostgresNode:
             self._control.end()
         facts = {name: fact for name, fact in asdict(position).items() if name != "node"}
         # A foreign table is read on another server, which has its own snapshot.
-        held = self._options.settings.snapshot and relation.table.kind != "f"
+        held = self._options.settings.snapshot and not relation.table.has_foreign
         return Moment(self.name, self.kind, held, facts)
 
     def probe(self, kinds: Sequence[ValueClass], seed: bytes) -> Mapping[ValueClass, Sequence[str]]:

@@ -15,7 +15,7 @@ from trueup.nodes.postgres_hash import Md5Hash, RowHash, ShortHash, block_of_has
 from trueup.nodes.postgres_query import QUERY
 from trueup.nodes.postgres_rows import ARRAYS, KeyQuery
 from trueup.rows.encode import base_value
-from trueup.rows.keys import source, where
+from trueup.rows.keys import has_null, source, where
 from trueup.rows.spec import TableSpec, ValueClass
 
 Conditions = Sequence[sql.Composable]
@@ -35,13 +35,13 @@ class Statements:
 
     @property
     def is_view(self) -> bool:
-        """Whether the relation has no pages of its own."""
-        return self.table.kind in ("v", "f", QUERY)
+        """Whether the relation has no pages of its own, or not only."""
+        return self.table.kind in ("v", "f", QUERY) or self.table.has_foreign
 
     @property
     def has_pages(self) -> bool:
         """Whether the relation can be read in parts of its pages."""
-        return self.table.kind in READABLE_KINDS
+        return self.table.kind in READABLE_KINDS and not self.table.has_foreign
 
     @property
     def spec(self) -> TableSpec:
@@ -51,10 +51,14 @@ class Statements:
 
     def source(self, sample: sql.Composable | None = None) -> sql.Composed:
         """Return the FROM clause."""
-        if not self.query:
-            return source(self.spec, sample)
-        # On its own line, because it may end with a comment.
-        return sql.SQL("(\n{}\n) AS query").format(sql.SQL(self.query))
+        relation = source(self.spec, sample)
+        if self.query:
+            # On its own line, because it may end with a comment.
+            relation = sql.SQL("(\n{}\n) AS query").format(sql.SQL(self.query))
+        if self.table.has_foreign and self.table.kind != "f":
+            # A foreign partition may have rows outside of its bounds: no condition may decide that it is not read.
+            relation = sql.SQL("(SELECT * FROM {} OFFSET 0) AS fenced").format(relation)
+        return relation
 
     def where(self, *conditions: sql.Composable) -> sql.Composed:
         """Return the WHERE clause of the filter and these conditions."""
@@ -182,8 +186,7 @@ class Statements:
         """Return whether a row has NULL in its key; None without a key."""
         # Even a primary key does not exclude it: a table that inherits from this one, perhaps a foreign one, has none.
         names = [self._column(plan, number).name for number in range(plan.key)]
-        tests = [sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names]
-        return sql.SQL("({})").format(sql.SQL(" OR ").join(tests)) if tests else None
+        return has_null(names) if names else None
 
 
 def _bits(all_blocks: Blocks, blocks: Collection[int]) -> bytes:

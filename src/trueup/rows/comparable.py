@@ -18,7 +18,7 @@ from trueup.db.names import display_name, table_spellings
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order
-from trueup.rows.keys import source, where
+from trueup.rows.keys import has_null, source, where
 from trueup.rows.probe import choose_digest
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import KeySpec, TableSpec
@@ -28,7 +28,7 @@ _FIX = "nothing was compared; fix the problems listed above and run again"
 
 
 class OnlyByValue(CheckFailed):
-    """Columns have different types, or it is a view or a foreign table: it can be compared by value, and only so."""
+    """Columns have different types, or it is a view or (in parts) foreign: it can be compared by value, and only so."""
 
 
 # Of pg_class.relkind.
@@ -41,7 +41,7 @@ class Checked:
 
     spec: TableSpec
     # Key columns per node that may be NULL; only a key set with --key has any.
-    nullable: Mapping[str, list[str]]
+    nullable: Mapping[str, list[Column]]
     remarks: tuple[str, ...]
 
 
@@ -80,7 +80,7 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
         remarks.append(
             "no snapshot: every statement read the data of its own time; a row whose key changed may be missed"
         )
-    nullable = {node: [name for name in spec.key_names if not _not_null(table, name)] for node, table in tables.items()}
+    nullable = {node: _nullable(table, spec.key_names) for node, table in tables.items()}
     return Checked(replace(spec, digest=digest), nullable, tuple(remarks))
 
 
@@ -132,6 +132,9 @@ def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> 
                 f"node {node}: {shown} is {_a(catalog.OTHER_KINDS.get(kind, kind))}; "
                 f"tables, partitioned tables and materialized views can be compared"
             )
+        elif table.has_foreign:
+            # Its rows may have NULL in any column and be outside of the bounds of the partition: no key cuts them.
+            only_by_value.append(f"node {node}: a partition of {shown}, or a table that inherits from it, is foreign")
         if table.secured:
             reasons.append(f"node {node}: row security hides rows of {shown}; use its owner or a role with BYPASSRLS")
     return tables, only_by_value
@@ -205,7 +208,7 @@ def _unknown_columns(tables: Mapping[str, Table], request: TableRequest) -> list
 
 
 def _key_names(tables: Mapping[str, Table]) -> tuple[str, ...]:
-    """Return the key that all nodes have: the primary key, else a unique index over NOT NULL columns."""
+    """Return the key that all nodes have: the primary key, else a unique index without NULLs."""
     first, *others = tables.values()
     for key in first.keys:
         same = [
@@ -236,6 +239,7 @@ def _check_key(
             reasons.append(f"the keys of {shown} differ: {_listed(keys)}{tail}; choose one with --key")
         else:
             remarks.append("the table has no key: its rows are compared as a multiset, with full table scans")
+            remarks += _doubtful_keys(tables)
         return (), remarks
     excluded = [name for name in names if name in request.exclude_columns]
     if excluded:
@@ -303,26 +307,43 @@ def filter_of(spec: TableSpec) -> Expression:
     return Expression("filter", spec.filter, table, table=table.as_string())
 
 
-def check_key_values(controls: Sequence[Control], spec: TableSpec, nullable: Mapping[str, list[str]]) -> None:
+def check_key_values(controls: Sequence[Control], spec: TableSpec, nullable: Mapping[str, list[Column]]) -> None:
     """Raise CheckFailed if a key column that may be NULL contains one: such a row would be in no block."""
     reasons = []
     for control in controls:
-        names = nullable[control.node.name]
-        if not names:
+        columns = nullable[control.node.name]
+        if not columns:
             continue
-        test = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in names)
+        # The index of a column may answer IS NULL; not if the column is NOT NULL by its definition.
+        tests = [
+            has_null([column.name]) if column.not_null else sql.SQL("{} IS NULL").format(sql.Identifier(column.name))
+            for column in columns
+        ]
         query = sql.SQL("SELECT EXISTS (SELECT FROM {}{})").format(
-            source(spec), where(spec, sql.SQL("({})").format(test))
+            source(spec), where(spec, sql.SQL("({})").format(sql.SQL(" OR ").join(tests)))
         )
         if one_value(control.connection.execute(query, binary=True)):
-            reasons.append(f"node {control.node.name}: --key: rows have NULL in {_and(names)}; a key may not be NULL")
+            names = _and([column.name for column in columns])
+            reasons.append(f"node {control.node.name}: --key: rows have NULL in {names}; a key may not be NULL")
     if reasons:
         raise CheckFailed(reasons, cure="choose columns without NULLs with --key")
 
 
-def _not_null(table: Table, name: str) -> bool:
-    column = table.column(name)
-    return column is not None and column.not_null
+def _nullable(table: Table, names: Sequence[str]) -> list[Column]:
+    """Return those of these columns in which a row may have NULL."""
+    return [column for name in names if (column := table.column(name)) is not None and not column.never_null]
+
+
+def _doubtful_keys(tables: Mapping[str, Table]) -> list[str]:
+    """Return a remark if a unique index would be the key, but rows may have NULL in it."""
+    keys = {node: table.doubtful[0].columns for node, table in tables.items() if table.doubtful}
+    if not keys:
+        return []
+    columns = next(iter(keys.values()))
+    return [
+        f"the unique index over ({', '.join(columns)}) is no key on {_and(list(keys))}: NOT NULL is NOT VALID there, or"
+        f" does not hold in tables that inherit; name it with --key {','.join(columns)}, which asks all rows"
+    ]
 
 
 def _listed(by_node: Mapping[str, str]) -> str:

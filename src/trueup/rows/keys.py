@@ -67,6 +67,15 @@ def in_block(spec: TableSpec, block: Block) -> list[sql.Composable]:
     return conditions
 
 
+def has_null(columns: Iterable[str]) -> sql.Composed:
+    """Return the condition that a row has NULL in one of these columns, which the planner does not answer by itself.
+
+    It answers IS NULL where the catalog says NOT NULL, which need not be true of the rows.
+    """
+    names = sql.SQL(", ").join(sql.Identifier(name) for name in columns)
+    return sql.SQL("(pg_catalog.num_nulls({}) OPERATOR(pg_catalog.>) 0)").format(names)
+
+
 def order_by(spec: TableSpec) -> sql.Composed:
     """Return the key columns as an ORDER BY list."""
     return sql.SQL(", ").join(ordered(part) for part in spec.key)

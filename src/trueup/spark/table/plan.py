@@ -171,15 +171,15 @@ def _spec(table: Table, options: SourceOptions) -> TableSpec:
     for name in names:
         column = table.column(name)
         assert column is not None
-        if not column.not_null:
+        if not column.never_null:
             raise CheckFailed(
                 [f"option key: column {name} may be NULL, and rows with NULL would be in no key range"],
-                cure="name columns that are NOT NULL, or remove the option",
+                cure="name columns whose NOT NULL is valid, also in tables that inherit, or remove the option",
                 node=options.node.name,
             )
         if key_order([column]) == "type":
             key.append(KeySpec(column_spec(column)))
-    if len(key) < len(names) or table.kind in _VIEW_KINDS:
+    if len(key) < len(names) or table.kind in _VIEW_KINDS or table.has_foreign:
         key = []
     return TableSpec(table.schema, table.name, tuple(key), columns=(), filter=options.filter)
 
@@ -219,7 +219,8 @@ def _parts(
     if spec.key:
         cuts = first_keys(connection, spec, count, sampling(connection, spec, rows, count))
         return [(str(block), in_block(spec, block)) for block in chain(dict.fromkeys(cuts[1:]))]
-    if options.snapshot and table.kind not in _VIEW_KINDS and connection.info.server_version >= 140000:
+    has_pages = table.kind not in _VIEW_KINDS and not table.has_foreign
+    if options.snapshot and has_pages and connection.info.server_version >= 140000:
         pages = page_count(connection, spec)
         edges = sorted({pages * number // count for number in range(1, count)} - {0})
         return [

@@ -126,6 +126,9 @@ class Control:
 
     def is_alive(self) -> bool:
         """Return whether the session is open, so that the snapshot is still valid."""
+        if self.connection.lock.locked():
+            # Another thread runs a statement, and gets an error if the session ends.
+            return True
         try:
             self.connection.execute("SELECT 1")
         except Exception:

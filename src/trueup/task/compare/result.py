@@ -260,12 +260,29 @@ def _reasons(state: State, *, explain: bool) -> list[str]:
             reasons.append(f"{name}: {state.left_out[pair]:,} blocks or parts of blocks were not compared")
         if state.cut[pair]:
             reasons.append(f"{name}: more than {state.max_rows:,} differences; those beyond the limit are not listed")
+    if not reasons:
+        reasons += _not_counted(state)
     if explain and not reasons and state.unexplained:
         reasons.append(
             f"{len(state.unexplained):,} blocks have different digests but no differing row: this is a defect of"
             " trueup, report it with the types of the table's columns"
         )
     return list(dict.fromkeys(reasons))
+
+
+def _not_counted(state: State) -> list[str]:
+    """Return a reason per node whose blocks do not have all its rows."""
+    reasons = []
+    for node in state.nodes:
+        if without_key := state.without_key.get(node, 0):
+            reasons.append(f"{node}: {without_key:,} rows have NULL in the key and are in no block; name another --key")
+        compared = state.rows[node] - state.earlier[node]
+        if (rows := state.counted.get(node, compared)) != compared:
+            reasons.append(
+                f"{node}: {rows:,} rows were counted, and {compared:,} compared: a row has NULL in the key, is missing"
+                " in an index, or is outside of the bounds of its partition; REINDEX the table, check its constraints"
+            )
+    return reasons
 
 
 def _with_report(

@@ -45,6 +45,12 @@ class State:
     max_rows: int
     suspects: Spool
     rows: Counter[str] = field(default_factory=Counter)
+    # Of these, rows of blocks that were hashed in an earlier snapshot.
+    earlier: Counter[str] = field(default_factory=Counter)
+    # Per node, what the other rows must be: all rows of the snapshot, counted without a condition on the key. Without a
+    # snapshot, the rows that have NULL in the key.
+    counted: dict[str, int] = field(default_factory=dict)
+    without_key: dict[str, int] = field(default_factory=dict)
     rows_checked: int = 0
     blocks: int = 0
     # Blocks of this run by the engine that compared them.

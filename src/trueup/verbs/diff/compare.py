@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from trueup.db.node import error_from_server
 from trueup.rows.proven import ProvenTable
 from trueup.task.compare.model import Ranges
 from trueup.task.compare.state import Comparison
 from trueup.task.steering import is_gentle
 from trueup.verbs.diff.blocks import compare_blocks
+from trueup.verbs.diff.count import all_counted, joined
 from trueup.verbs.diff.journal import Before
 from trueup.verbs.diff.keyless import compare_multisets
 from trueup.verbs.diff.physical import compare_pages, is_scattered
@@ -23,6 +26,7 @@ def compare_table(run: Comparison, ranges: Ranges, before: Before | None) -> Non
         compare_multisets(run, max(ranges.estimates.values()))
         return
     done = restore(before, run.state) if before else frozenset()
+    run.state.earlier = Counter(run.state.rows)
     settings = run.request.settings
     if run.request.prover and not before and compare_touched(run, run.request.prover):
         return
@@ -31,7 +35,8 @@ def compare_table(run: Comparison, ranges: Ranges, before: Before | None) -> Non
         compare_pages(run, ranges)
         return
     blocks = {number: block for number, block in enumerate(ranges.blocks) if number not in done}
-    compare_blocks(run, blocks, ranges.inside)
+    with all_counted(run, joined(ranges.blocks, done)):
+        compare_blocks(run, blocks, ranges.inside)
 
 
 def end_snapshots(run: Comparison) -> None:

@@ -78,6 +78,9 @@ def compare_pages(run: Comparison, ranges: Ranges) -> None:
     if state.failures:
         return
     state.blocks = len(cuts) + 1
+    state.counted = {node: sum(digest.count for digest in side.values()) for node, side in sums.items()}
+    # A row without a key is in no unit.
+    sums = {node: {unit: side[unit] for unit in range(len(cuts) + 1) if unit in side} for node, side in sums.items()}
     count_rows(state, sums)
     if state.certifying is not None:
         state.digests = _digests(sums, ranges)

@@ -159,3 +159,23 @@ def test_what_the_plan_says_of_tables_without_a_key(synced: Pair, monkeypatch: p
     synced.target.execute("ALTER TABLE codes DROP CONSTRAINT codes_pkey; ALTER TABLE codes ALTER n DROP NOT NULL")
     monkeypatch.setattr(plan, "same_row_ids", lambda connections: False)
     assert {problem.where for problem in synced.plan().problems} == {f"public.{name}" for name in NAMES}
+
+
+def test_a_key_in_which_rows_may_have_null_is_none(pair: Pair) -> None:
+    if pair.source.execute("SELECT current_setting('server_version_num')::int >= 180000") == [(False,)]:
+        # NOT NULL is always valid there.
+        return
+    not_valid = "ALTER TABLE {0} ADD CONSTRAINT n NOT NULL k NOT VALID"
+    pair.both("CREATE TABLE t (k int UNIQUE, v text); CREATE TABLE late (k int NOT NULL UNIQUE, v text)")
+    pair.source.execute("INSERT INTO t VALUES (NULL, 'first'), (1, 'one'); INSERT INTO late VALUES (1, 'one')")
+    pair.both(not_valid.format("t"))
+    pair.start()
+    # The constraint holds for rows that are written: the first row cannot be copied, and the table is set aside.
+    assert [problem.where for problem in pair.status().known.aside] == ["public.t"]
+    pair.source.execute("UPDATE t SET v = v || '!' WHERE k = 1; DELETE FROM t WHERE k IS NULL")
+    pair.source.execute("ALTER TABLE late ALTER k DROP NOT NULL; INSERT INTO late VALUES (NULL, 'null')")
+    pair.source.execute(not_valid.format("late"))
+    (problem,) = pair.run(once=True).aside
+    assert problem.where == "public.late"
+    assert problem.what == "it has no key on the source, and the key (k) on the target"
+    pair.check_equal(["t"])

@@ -441,3 +441,19 @@ def test_keys_whose_column_in_the_copy_is_text_or_no_scalar(tube_db: TubeDatabas
     summary = tube_db.tube.run(target.uri, until_empty=True)
     assert summary.removed == 0
     check()
+
+
+def test_a_key_in_which_rows_may_have_null_is_none(tube_db: TubeDatabase, sqlite_sink: SqliteSink) -> None:
+    if tube_db.run("SELECT current_setting('server_version_num')::int >= 180000") == [(False,)]:
+        # NOT NULL is always valid there.
+        return
+    not_valid = "ALTER TABLE {0} ADD CONSTRAINT n NOT NULL k NOT VALID"
+    tube_db.run("CREATE TABLE t (k int UNIQUE); INSERT INTO t VALUES (NULL), (1);" + not_valid.format("t"))
+    with pytest.raises(QueryError, match="it has no key"):
+        tube_db.tube.attach("t", shard=0)
+    tube_db.run("CREATE TABLE late (k int NOT NULL UNIQUE); INSERT INTO late VALUES (1)")
+    tube_db.tube.attach("late", shard=0)
+    tube_db.run("ALTER TABLE late ALTER k DROP NOT NULL; INSERT INTO late VALUES (NULL);" + not_valid.format("late"))
+    (problem,) = empty(tube_db.database, sqlite_sink).problems
+    assert problem.startswith("public.late: ")
+    assert "it has no key" in problem

@@ -48,7 +48,7 @@ from trueup.verbs.sync.target_schema.plan_schema import check_schema_creation, i
 from trueup.verbs.sync.target_schema.plan_target import TargetState, check_targets
 
 OLDEST = 140000
-_KEY_CURE = "create a primary key, or a unique index over NOT NULL columns"
+_KEY_CURE = "create a primary key, or a unique index over columns whose NOT NULL is valid"
 _GONE = ("it was dropped a moment ago", "run the command again")
 # Bytes of a keyless table from which on the plan names what each round costs.
 LARGE_KEYLESS = 64 * 1024 * 1024

@@ -7,9 +7,7 @@ BEGIN
       FROM pg_index i
      WHERE i.indrelid = "table" AND i.indisunique AND i.indisvalid AND i.indisready
        AND i.indpred IS NULL AND i.indexprs IS NULL
-       AND NOT EXISTS (SELECT FROM pg_attribute a
-                        WHERE a.attrelid = i.indrelid AND NOT a.attnotnull
-                          AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))
+       AND NOT @schema@.tube_may_be_null(i.indrelid, (i.indkey::smallint[])[0:i.indnkeyatts - 1])
      ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid
      LIMIT 1;
     -- Slices of an int2vector start at 0; return an array that starts at 1.
@@ -17,4 +15,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_find_key(regclass) IS
-    'Returns the column numbers of the primary key, or of a unique index over NOT NULL columns; empty without a key.';
+    'Returns the column numbers of the primary key, or of a unique index over columns whose NOT NULL is valid; empty without a key.';

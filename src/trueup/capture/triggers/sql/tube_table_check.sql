@@ -26,7 +26,7 @@ BEGIN
         hint := 'attach as the owner, or as a member of that role';
     ELSIF needs_key AND cardinality(@schema@.tube_find_key("table")) = 0 THEN
         why := 'it has no key';
-        hint := 'create a primary key, or a unique index over NOT NULL columns';
+        hint := 'create a primary key, or a unique index over columns whose NOT NULL is valid';
     ELSIF EXISTS (SELECT FROM pg_inherits i JOIN pg_class k ON k.oid = i.inhrelid
                    WHERE i.inhparent = "table" AND NOT k.relispartition) THEN
         why := 'other tables inherit from it: its key does not identify a single row';

@@ -13,9 +13,7 @@ BEGIN
     IF s.row_id IS NULL AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = s."table" AND i.indisunique AND i.indisvalid
                       AND i.indpred IS NULL AND i.indexprs IS NULL
                       AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ @schema@.tube_key_numbers(s)
-                      AND NOT EXISTS (SELECT FROM pg_attribute a
-                                       WHERE a.attrelid = i.indrelid AND NOT a.attnotnull
-                                         AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))) THEN
+                      AND NOT @schema@.tube_may_be_null(i.indrelid, (i.indkey::smallint[])[0:i.indnkeyatts - 1])) THEN
         RETURN 'its key has changed: run trueup tube attach, which schedules a backfill';
     ELSIF @schema@.tube_key_renamed(s) THEN
         RETURN 'a key column was renamed, and another column has its name: run trueup tube run or trueup tube attach';

@@ -103,6 +103,12 @@ def _by_key(reader: Reader, spec: TableSpec, pairs: Iterable[tuple[Sequence[str]
     twice: Counter[KeyValues] = Counter()
     is_canonical = all(part.column.encoding != "numeric" for part in spec.key)
     for texts, row in pairs:
+        if None in texts:
+            raise CheckFailed(
+                [f"a row has NULL in its key ({', '.join(spec.key_names)})"],
+                cure="choose columns without NULLs with --key",
+                node=reader.node.name,
+            )
         key = tuple(texts) if is_canonical else canonical(spec, texts)
         if key in rows:
             twice[key] += 1

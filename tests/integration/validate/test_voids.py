@@ -319,3 +319,26 @@ def test_a_pass_in_progress_begins_again_after_an_interruption(copy: Copy) -> No
     copy.validation.update(scrub_share=0.9)
     copy.until(lambda: copy.status().tables[0].certificate)
     copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
+
+
+def test_rows_that_have_null_in_the_key_are_not_proven(copy: Copy) -> None:
+    if copy.up.execute("SELECT current_setting('server_version_num')::int >= 180000") == [(False,)]:
+        # NOT NULL is always valid there.
+        return
+    copy.both("CREATE TABLE kept (k int PRIMARY KEY, v text); CREATE TABLE t (k int UNIQUE, v text)")
+    # A row of the source that is in no block.
+    copy.up.execute("INSERT INTO t VALUES (NULL, 'v'); ALTER TABLE t ADD CONSTRAINT n NOT NULL k NOT VALID")
+    copy.down.execute("ALTER TABLE t ALTER k SET NOT NULL")
+    copy.both(
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_k_key;"
+        "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 15) i; INSERT INTO kept SELECT k, v FROM t WHERE k > 0"
+    )
+    copy.up.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    copy.down.execute(
+        f"CREATE SUBSCRIPTION {copy.down.name} CONNECTION '{copy.up.uri}' PUBLICATION p WITH (copy_data = false)"
+    )
+    copy.start("public.*", **PROOF)
+    copy.until(lambda: "kept" not in _voids(copy))
+    proof = copy.validation.prove(timeout=60)
+    assert {table.table: table.verdict for table in proof.tables} == {"public.kept": "MATCH", "public.t": "INCOMPLETE"}
+    assert any("has no key" in reason for table in proof.tables for reason in table.reasons)

@@ -162,7 +162,8 @@ def _key(connection: Connection, table: Table, settings: Settings) -> tuple[str,
     if settings.changes != "log":
         names = primary or next((key.columns for key in table.keys), ())
     elif identity == "i":
-        names = tuple(index or ())
+        # The index of an identity may be over columns whose NOT NULL is NOT VALID.
+        names = next((key.columns for key in table.keys if set(key.columns) == {*(index or ())}), ())
     elif identity == "f":
         names = primary or next((key.columns for key in table.keys), ())
     else:

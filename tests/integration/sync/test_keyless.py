@@ -171,7 +171,7 @@ def test_a_key_in_which_rows_may_have_null_is_none(pair: Pair) -> None:
     pair.both(not_valid.format("t"))
     pair.start()
     # The constraint holds for rows that are written: the first row cannot be copied, and the table is set aside.
-    assert [problem.where for problem in pair.status().known.aside] == ["public.t"]
+    assert [problem.where for problem in pair.known().aside] == ["public.t"]
     pair.source.execute("UPDATE t SET v = v || '!' WHERE k = 1; DELETE FROM t WHERE k IS NULL")
     pair.source.execute("ALTER TABLE late ALTER k DROP NOT NULL; INSERT INTO late VALUES (NULL, 'null')")
     pair.source.execute(not_valid.format("late"))

@@ -11,7 +11,7 @@ DECLARE
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = b.source;
     key := @schema@.tube_key_sql(s);
-    SELECT a.attnotnull, c.* INTO ordered
+    SELECT @schema@.tube_may_be_null(s."table", ARRAY[a.attnum]) AS may_be_null, c.* INTO ordered
       FROM pg_attribute a CROSS JOIN @schema@.tube_column_sql(s."table", a.attname) c WHERE a.attrelid = s."table" AND a.attname = b.order_col AND NOT a.attisdropped;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'column % does not exist in %', quote_ident(b.order_col), s."table" USING ERRCODE = 'undefined_column';
@@ -25,7 +25,7 @@ BEGIN
     place := CASE
         WHEN b.last_key IS NULL THEN 'true'
         WHEN b.last_order IS NULL THEN format('r.%I IS NULL AND (%s) > (%s)', b.order_col, names, after_key)
-        WHEN ordered.attnotnull THEN format('(%s, %s) > (%L::%s, %s)', ordered.value, names, b.last_order,
+        WHEN NOT ordered.may_be_null THEN format('(%s, %s) > (%L::%s, %s)', ordered.value, names, b.last_order,
                                             ordered.type, after_key)
         ELSE format('((%1$s, %2$s) > (%3$L::%4$s, %5$s) OR r.%6$I IS NULL)', ordered.value, names, b.last_order,
                     ordered.type, after_key, b.order_col)

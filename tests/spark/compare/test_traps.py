@@ -48,6 +48,16 @@ def test_mariadb(databases: Databases, maria: MariaDb, spark: Spark) -> None:
     assert found(nodes, "traps") == []
 
 
+def test_a_unique_index_over_a_prefix_is_no_key(databases: Databases, maria: MariaDb, spark: Spark) -> None:
+    pg = databases(1)[0]
+    pg.execute("CREATE TABLE prefixes (a int, b varchar(9), PRIMARY KEY (a, b)); INSERT INTO prefixes VALUES (1, 'xx')")
+    maria.execute("DROP TABLE IF EXISTS prefixes")
+    maria.execute("CREATE TABLE prefixes (a int NOT NULL, b varchar(9) NOT NULL, UNIQUE (a, b(2)))")
+    maria.execute("INSERT INTO prefixes VALUES (1, 'xx'), (1, 'yy')")
+    result = trueup.diff("prefixes", nodes={"my": maria.uri, "pg": pg.uri}, recheck=0)
+    assert [it["key"] for it in result.to_arrow().to_pylist()] == [[("a", "1"), ("b", "yy")]]
+
+
 def test_texts_and_days_of_mariadb(databases: Databases, maria: MariaDb, spark: Spark) -> None:
     pg = databases(1)[0]
     pg.execute("CREATE TABLE odd (k char(36) PRIMARY KEY, s text, u uuid, d date, at timestamp, n text)")

@@ -346,15 +346,17 @@ class MySqlNode(SqlNode):
             reason = f"node {self.name}: there is no table {self._table} in the database {self._database}"
             raise CheckFailed([reason], cure="name a table that exists on all nodes")
         keys: dict[str, list[str]] = {}
-        nullable = set()
-        for index, column, is_nullable in self.query(
-            f"SELECT INDEX_NAME, COLUMN_NAME, NULLABLE FROM information_schema.STATISTICS WHERE {place}"
-            " AND NON_UNIQUE = 0 AND SUB_PART IS NULL ORDER BY INDEX_NAME = 'PRIMARY' DESC, INDEX_NAME, SEQ_IN_INDEX"
+        # With a column that may be NULL, or only a prefix or an expression of it: not unique, or not by its columns.
+        unfit = set()
+        for index, column, is_nullable, is_whole in self.query(
+            "SELECT INDEX_NAME, COALESCE(COLUMN_NAME, ''), NULLABLE, COLUMN_NAME IS NOT NULL AND SUB_PART IS NULL"
+            f" FROM information_schema.STATISTICS WHERE {place} AND NON_UNIQUE = 0"
+            " ORDER BY INDEX_NAME = 'PRIMARY' DESC, INDEX_NAME, SEQ_IN_INDEX"
         ):
             keys.setdefault(text(index), []).append(text(column))
-            nullable |= {text(index)} if text(is_nullable) == "YES" else set()
+            unfit |= {text(index)} if text(is_nullable) == "YES" or not int(is_whole) else set()
         rows = next(self.query(f"SELECT TABLE_ROWS FROM information_schema.TABLES WHERE {place}"))[0]
-        unique = tuple(tuple(columns) for index, columns in keys.items() if index not in nullable)
+        unique = tuple(tuple(columns) for index, columns in keys.items() if index not in unfit)
         return NodeTable(
             f"{self._database}.{self._table}", tuple(described), unique, None if rows is None else int(rows)
         )

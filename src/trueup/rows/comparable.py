@@ -134,7 +134,10 @@ def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> 
             )
         elif table.has_foreign:
             # Its rows may have NULL in any column and be outside of the bounds of the partition: no key cuts them.
-            only_by_value.append(f"node {node}: a partition of {shown}, or a table that inherits from it, is foreign")
+            only_by_value.append(
+                f"node {node}: a partition of {shown}, or a table that inherits from it, is foreign: it can be compared"
+                " by value, in a diff or check of this table only"
+            )
         if table.secured:
             reasons.append(f"node {node}: row security hides rows of {shown}; use its owner or a role with BYPASSRLS")
     return tables, only_by_value

@@ -134,7 +134,8 @@ def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
     accepted_remarks = _accept(ending, store, finished)
     pairs, alone = _count(ending)
     # Without a snapshot a row may change between hashing and reading.
-    incomplete = _reasons(state, explain=ending.request.settings.snapshot and not ending.request.digests_only)
+    explain = ending.request.settings.snapshot and not ending.request.digests_only
+    incomplete = _reasons(state, ending.spec, explain=explain)
     incomplete += [_hot(pair, counts.hot) for pair, counts in pairs.items() if counts.hot]
     differs = any(counts.total for counts in pairs.values())
     if ending.request.digests_only:
@@ -250,7 +251,7 @@ def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
     return counted, {node: state.alone[node] for node in state.nodes}
 
 
-def _reasons(state: State, *, explain: bool) -> list[str]:
+def _reasons(state: State, spec: TableSpec, *, explain: bool) -> list[str]:
     """Return why the run is incomplete; with `explain`, a differing block without a differing row is a reason."""
     reasons = [str(state.stopped)] if state.stopped else []
     reasons += [str(failure.error) for failure in state.failures]
@@ -261,7 +262,7 @@ def _reasons(state: State, *, explain: bool) -> list[str]:
         if state.cut[pair]:
             reasons.append(f"{name}: more than {state.max_rows:,} differences; those beyond the limit are not listed")
     if not reasons:
-        reasons += _not_counted(state)
+        reasons += _not_counted(state, spec)
     if explain and not reasons and state.unexplained:
         reasons.append(
             f"{len(state.unexplained):,} blocks have different digests but no differing row: this is a defect of"
@@ -270,8 +271,9 @@ def _reasons(state: State, *, explain: bool) -> list[str]:
     return list(dict.fromkeys(reasons))
 
 
-def _not_counted(state: State) -> list[str]:
+def _not_counted(state: State, spec: TableSpec) -> list[str]:
     """Return a reason per node whose blocks do not have all its rows."""
+    others = ", or the filter has another result each time" if spec.filter else ""
     reasons = []
     for node in state.nodes:
         if without_key := state.without_key.get(node, 0):
@@ -280,7 +282,8 @@ def _not_counted(state: State) -> list[str]:
         if (rows := state.counted.get(node, compared)) != compared:
             reasons.append(
                 f"{node}: {rows:,} rows were counted, and {compared:,} compared: a row has NULL in the key, is missing"
-                " in an index, or is outside of the bounds of its partition; REINDEX the table, check its constraints"
+                f" in an index, or is outside of the bounds of its partition{others}; REINDEX the table, check its"
+                " constraints"
             )
     return reasons
 

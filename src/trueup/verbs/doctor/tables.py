@@ -203,6 +203,8 @@ def _across(request: DoctorRequest, controls: list[Control], name: str) -> Itera
 def _cure_for(remark: str) -> str:
     if "has no key" in remark:
         return "add a primary key to the table, or name columns with --key"
+    if "is no key" in remark:
+        return "validate the constraint, and set the columns NOT NULL in all tables that inherit"
     if "no snapshot" in remark:
         return "set snapshot = true, or compare while no other session writes"
     return "no action needed; see docs/limits.md"

@@ -109,7 +109,8 @@ def test_foreign_partitions_are_compared_by_value(databases: Databases, compare:
             rows = 51 if "filter" in options else 200
             assert (result.verdict, result.rows) == ("DIFFER", {"n1": rows, "n2": rows}), options
     # Many tables are not compared by value.
-    many = trueup.check_many(tables=["public.t"], nodes={f"n{number}": node.uri for number, node in enumerate(nodes, 1)})
+    addresses = {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+    many = trueup.check_many(tables=["public.t"], nodes=addresses)
     assert (many.verdict, "is foreign" in many.incomplete[0]) == ("INCOMPLETE", True)
     for node in nodes:
         node.execute("UPDATE remote SET v = 'same' WHERE k = -5")

@@ -197,9 +197,9 @@ def test_foreign_keys_are_read_ordered_and_verified(databases: Databases) -> Non
 
 def test_long_chains_of_tables_are_ordered() -> None:
     tables = [("s", f"t{number:04}") for number in range(2000)]
+    rest: list[Any] = [("a",), ("a",), ("=",), ("t",), ("t",), False, True, False, "a", "a", True]
     keys = [
-        ForeignKey("k", child, parent, ("a",), ("a",), ("=",), ("t",), ("t",), False, True, False, "a", "a", True)
-        for parent, child in zip(tables[1:], tables, strict=False)
+        ForeignKey("k", child, parent, child, parent, *rest) for parent, child in zip(tables[1:], tables, strict=False)
     ]
     assert list(in_order(tables, keys).tables) == tables[::-1]
 

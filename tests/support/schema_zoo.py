@@ -62,6 +62,7 @@ CREATE TABLE hashed_1 PARTITION OF hashed FOR VALUES WITH (MODULUS 2, REMAINDER 
 CREATE TABLE months (at timestamp NOT NULL, v int) PARTITION BY RANGE (date_trunc('month', at));
 CREATE TABLE months_1 PARTITION OF months FOR VALUES FROM (MINVALUE) TO ('2025-01-01');
 CREATE TABLE months_2 PARTITION OF months FOR VALUES FROM ('2025-01-01') TO (MAXVALUE);
+ALTER TABLE months_1 ADD FOREIGN KEY (v) REFERENCES rooms;
 CREATE TABLE parts (id int PRIMARY KEY, parent int REFERENCES parts ON DELETE CASCADE);
 CREATE TABLE left_side (id int PRIMARY KEY, other int);
 CREATE TABLE right_side (id int PRIMARY KEY, other int REFERENCES left_side DEFERRABLE INITIALLY DEFERRED);
@@ -129,7 +130,8 @@ DO $$ BEGIN FOR n IN 1..13 LOOP
     EXECUTE format('ALTER TABLE "Odd ""Schema"."T %s %%s" OWNER TO %s', n, (ARRAY['zoo_owner',
     'zoo_audit'])[1 + n % 2]);
 END LOOP; END $$;
-CREATE TABLE zoo.scratch (id serial PRIMARY KEY, n int); CREATE VIEW zoo.scratched AS SELECT s.id FROM zoo.scratch s;
+CREATE TABLE zoo.scratch (id serial PRIMARY KEY, n int REFERENCES zoo.rooms);
+CREATE VIEW zoo.scratched AS SELECT s.id FROM zoo.scratch s;
 CREATE UNLOGGED TABLE zoo.cache (id int PRIMARY KEY, v text);
 CREATE FUNCTION public.watched() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END';
 CREATE EVENT TRIGGER watch ON ddl_command_end EXECUTE FUNCTION public.watched();
@@ -147,7 +149,8 @@ INSERT INTO zoo.orphans VALUES (1, 1), (2, 77);
 ALTER TABLE zoo.orphans ADD CONSTRAINT of_room FOREIGN KEY (room) REFERENCES zoo.rooms NOT VALID;
 ALTER TABLE zoo.orphans ADD CONSTRAINT small CHECK (room < 50) NOT VALID;
 INSERT INTO zoo.heap SELECT '2026-01-01', 'x', g/2 FROM generate_series(1,10) g;
-INSERT INTO zoo.files VALUES (1, lo_from_bytea(50001, 'one'), 'f'); ALTER LARGE OBJECT 50001 OWNER TO zoo_owner;
+INSERT INTO zoo.files SELECT min(id), lo_from_bytea(50001, 'one'), 'f' FROM zoo.hashed_1;
+ALTER TABLE zoo.files ADD FOREIGN KEY (id) REFERENCES zoo.hashed_1; ALTER LARGE OBJECT 50001 OWNER TO zoo_owner;
 GRANT SELECT ON LARGE OBJECT 50001 TO zoo_ro; COMMENT ON LARGE OBJECT 50001 IS 'a file';
 INSERT INTO zoo.prices (net, tags) VALUES (1.5, '{a}'), (2, NULL); INSERT INTO zoo.events (what) VALUES ('a'), ('b');
 INSERT INTO zoo.secrets VALUES (1, 'zoo_app', 'x'); INSERT INTO "Odd ""Schema"."T 1 %s" VALUES (1, 1);

@@ -14,7 +14,7 @@ pairs = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES), st.bo
 
 def key(child: tuple[str, str], parent: tuple[str, str], *, deferrable: bool = False) -> ForeignKey:
     return ForeignKey(
-        f"{child[1]}_{parent[1]}", child, parent, ("p",), ("id",), ("=",), ("int4",), ("int4",),
+        f"{child[1]}_{parent[1]}", child, parent, child, parent, ("p",), ("id",), ("=",), ("int4",), ("int4",),
         deferrable, True, False, "a", "a", False,
     )  # fmt: skip
 

@@ -19,11 +19,14 @@ TableName = tuple[str, str]  # schema and name
 
 @dataclass(frozen=True)
 class ForeignKey:
-    """A foreign key from a child table to a parent table."""
+    """A foreign key from a child table to a parent table; a partition may have foreign keys of its own."""
 
     name: str
     child: TableName
     parent: TableName
+    # The partitioned tables that these are partitions of, at the top; child and parent themselves if they are none.
+    child_root: TableName
+    parent_root: TableName
     child_columns: tuple[str, ...]
     parent_columns: tuple[str, ...]
     operators: tuple[str, ...]  # parent column OP child column
@@ -59,7 +62,7 @@ class Order:
 
 
 def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None = None) -> list[ForeignKey]:
-    """Return the foreign keys of a database, or those from or to one of these tables."""
+    """Return the foreign keys of a database, or those from or to one of these tables or one of their partitions."""
     statements = load("trueup.db", "foreign_keys.sql")
     if not one_value(connection.execute(statements["has_foreign_keys"])):
         return []
@@ -70,6 +73,8 @@ def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None
             name=row["name"],
             child=(row["child_schema"], row["child_table"]),
             parent=(row["parent_schema"], row["parent_table"]),
+            child_root=(row["child_root_schema"], row["child_root"]),
+            parent_root=(row["parent_root_schema"], row["parent_root"]),
             child_columns=tuple(row["child_columns"]),
             parent_columns=tuple(row["parent_columns"]),
             operators=tuple(row["operators"]),
@@ -82,19 +87,24 @@ def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None
     if tables is None:
         return keys
     names = set(tables)
-    return [key for key in keys if key.child in names or key.parent in names]
+    return [key for key in keys if names & {key.child, key.parent, key.child_root, key.parent_root}]
 
 
 _PLAIN = ("deferrable", "validated", "match_full", "on_delete", "on_update", "nullable")
 
 
 def in_order(tables: Iterable[TableName], keys: Iterable[ForeignKey]) -> Order:
-    """Return the tables, parents before children. Deletes need the opposite order."""
+    """Return the tables, parents before children. Deletes need the opposite order.
+
+    A foreign key of a partition counts for the table at the top if the partition is not one of the tables.
+    """
     names = sorted(set(tables))
     parents: dict[TableName, set[TableName]] = {table: set() for table in names}
     for key in keys:
-        if key.child in parents and key.parent in parents and key.child != key.parent:
-            parents[key.child].add(key.parent)
+        child = key.child if key.child in parents else key.child_root
+        parent = key.parent if key.parent in parents else key.parent_root
+        if child in parents and parent in parents and child != parent:
+            parents[child].add(parent)
     return Order(tuple(_components(names, parents)))
 
 

@@ -100,19 +100,24 @@ ALTER TABLE teams ADD FOREIGN KEY (main) REFERENCES jobs;
 CREATE TABLE x (id int PRIMARY KEY, y int NOT NULL);
 CREATE TABLE y (id int PRIMARY KEY, x int NOT NULL REFERENCES x);
 ALTER TABLE x ADD FOREIGN KEY (y) REFERENCES y DEFERRABLE;
-CREATE TABLE logs (id int GENERATED ALWAYS AS IDENTITY, at date, job int REFERENCES jobs ON DELETE SET NULL,
+CREATE TABLE logs (id int GENERATED ALWAYS AS IDENTITY, at date, job int REFERENCES jobs ON DELETE SET NULL, person int,
     PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
 CREATE TABLE logs_1 PARTITION OF logs FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
 CREATE TABLE logs_2 PARTITION OF logs DEFAULT;
+-- Foreign keys of partitions, and to a partition.
+ALTER TABLE logs_1 ADD CONSTRAINT own FOREIGN KEY (person) REFERENCES people ON DELETE CASCADE;
+CREATE TABLE notes (id int PRIMARY KEY, log int, at date, FOREIGN KEY (log, at) REFERENCES logs_1 (id, at));
 CREATE TABLE bag (n int, person int REFERENCES people, code int UNIQUE);
 """
-OWNED_NAMES = ["people", "teams", "jobs", "x", "y", "logs", "bag"]
+OWNED_NAMES = ["people", "teams", "jobs", "x", "y", "logs", "notes", "bag"]
 OWNED_ROWS = """
 INSERT INTO people SELECT g, 'p' || g, nullif(g - 1, 0) FROM generate_series(1, 40) g;
 INSERT INTO teams (id, lead, label) SELECT g, g, 't' || g FROM generate_series(1, 9) g;
 INSERT INTO jobs SELECT g, g % 9 + 1, g FROM generate_series(1, 60) g; UPDATE teams SET main = id;
 BEGIN; SET CONSTRAINTS ALL DEFERRED; INSERT INTO x VALUES (1, 1), (2, 2); INSERT INTO y VALUES (1, 1), (2, 2); COMMIT;
-INSERT INTO logs (at, job) SELECT date '2024-12-25' + g, g FROM generate_series(1, 20) g;
+INSERT INTO logs (at, job, person) SELECT date '2024-12-22' + g, g, CASE WHEN g < 10 THEN g ELSE -g END
+  FROM generate_series(1, 20) g;
+INSERT INTO notes SELECT id, id, at FROM logs_1 WHERE id > 5;
 INSERT INTO bag SELECT g / 3, nullif(g / 2, 0), CASE WHEN g > 15 THEN g END FROM generate_series(1, 20) g;
 """
 OWNED_CHANGES = (
@@ -126,7 +131,10 @@ OWNED_CHANGES = (
     "UPDATE teams SET main = (SELECT max(id) FROM jobs WHERE team = teams.id), label = 'x' || id",
     "BEGIN; SET CONSTRAINTS ALL DEFERRED; DELETE FROM x WHERE id = 1 AND false; INSERT INTO x VALUES (3, 3);"
     " INSERT INTO y VALUES (3, 3); UPDATE x SET y = 1 WHERE id = 2; COMMIT",
-    "UPDATE logs SET at = at + 30; DELETE FROM logs WHERE id < 4",
+    # Rows leave the partition that has a foreign key and that others refer to, and rows come into it.
+    "DELETE FROM notes WHERE id < 8; UPDATE logs SET at = at + 30, person = -id WHERE id < 8;"
+    " DELETE FROM logs WHERE id = 4; UPDATE logs SET at = '2024-03-01', person = 2 WHERE id = 12;"
+    " INSERT INTO notes VALUES (12, 12, '2024-03-01'); DELETE FROM notes WHERE id = 9; DELETE FROM logs WHERE id = 9",
     "UPDATE bag SET n = 3 WHERE n = 2; INSERT INTO bag VALUES (3, 4), (NULL, NULL); UPDATE bag SET code = -code;"
     " UPDATE bag SET code = 36 + code WHERE code IS NOT NULL; DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
     "UPDATE bag SET person = NULL; INSERT INTO people VALUES (500, 'p500'); INSERT INTO bag VALUES (1, 500)",
@@ -233,8 +241,9 @@ def _run_as_owner(owned: Pair, owner: str, caplog: pytest.LogCaptureFixture) -> 
     assert aside == {
         "public.bag": "a foreign key connects it with public.people, which is set aside",
         "public.teams": "a foreign key connects it with public.people, which is set aside",
-        "public.jobs": "a foreign key connects it with public.teams, which is set aside",
-        "public.logs": "a foreign key connects it with public.jobs, which is set aside",
+        "public.jobs": "a foreign key connects it with public.logs, which is set aside",
+        "public.logs": "a foreign key connects it with public.people, which is set aside",
+        "public.notes": "a foreign key connects it with public.logs, which is set aside",
     }
     owned.source.execute("UPDATE people SET badge = -id")
     owned.run()

@@ -55,7 +55,9 @@ def write_ordered(
     target.execute("SET CONSTRAINTS ALL DEFERRED")
     names = [table.table for table in tables]
     groups = {name: group for group in in_order(names, foreign_keys).groups for name in group}
-    inside = [key for key in foreign_keys if groups.get(key.child) == groups.get(key.parent) and can_wait(key)]
+    inside = [
+        key for key in foreign_keys if groups.get(key.child_root) == groups.get(key.parent_root) and can_wait(key)
+    ]
     # Inside a cycle, the foreign keys that cannot be checked late determine the order.
     order = in_order(names, [key for key in foreign_keys if key not in inside]).tables
     staged, rows = [], 0
@@ -71,7 +73,7 @@ def write_ordered(
         (entry, key, _take_references(target, entry, key))
         for entry in staged
         for key in inside
-        if key.child == entry.target.table and _waits_as_null(key)
+        if key.child_root == entry.target.table and _waits_as_null(key)
     ]
     for entry in staged:
         if entry.target.spec.is_keyless:
@@ -90,12 +92,13 @@ def write_ordered(
 
 def can_wait(key: ForeignKey) -> bool:
     """Return whether a row of the child can exist before its parent inside one transaction."""
-    return key.deferrable or key.nullable
+    # The columns of a partition may be NULL where those of its table and of other partitions may not.
+    return key.deferrable or (key.nullable and key.child == key.child_root)
 
 
 def _waits_as_null(key: ForeignKey) -> bool:
     # A row that refers to itself or to another row of the same statement is checked at the end of the statement.
-    return key.nullable and not key.deferrable and key.child != key.parent
+    return can_wait(key) and not key.deferrable and key.child_root != key.parent_root
 
 
 def _stage(source: Connection, target: Connection, table: Target, texts: Sequence[str] | None) -> tuple[Staged, int]:
@@ -143,15 +146,15 @@ def _clear_references_to_gone(target: Connection, staged: Sequence[Staged], fore
     """
     by_name = {entry.target.table: entry for entry in staged}
     for key in foreign_keys:
-        child, parent = by_name.get(key.child), by_name.get(key.parent)
+        child, parent = by_name.get(key.child_root), by_name.get(key.parent_root)
         if child is None or parent is None or not key.nullable:
             continue
         target.execute(
             sql.SQL("UPDATE {} c SET {} WHERE {} AND EXISTS (SELECT FROM {} t WHERE {} AND {})").format(
-                child.target.name,
+                sql.Identifier(*key.child),
                 _to_null(key.child_columns),
                 _is_written(child, "c"),
-                parent.target.name,
+                sql.Identifier(*key.parent),
                 refers(key, "t"),
                 _is_gone(parent),
             )
@@ -163,7 +166,7 @@ def _delete_unreferenced(target: Connection, staged: Staged, foreign_keys: Seque
     conditions: list[sql.Composable] = [_is_written(staged)]
     for key in foreign_keys:
         # If all rows of a table are deleted in one statement, references inside the table do not matter at its end.
-        if key.parent != staged.target.table or (key.child == key.parent and staged.keys is None):
+        if key.parent_root != staged.target.table or (key.child_root == key.parent_root and staged.keys is None):
             continue
         conditions.append(
             sql.SQL("NOT EXISTS (SELECT FROM {} c WHERE {})").format(sql.Identifier(*key.child), refers(key, "t"))

@@ -207,15 +207,18 @@ class Rounds:
         target = self.link.target
         broken: list[str] = []
         for key in self.link.plan.foreign_keys:
-            child, parent = tables[key.child], tables[key.parent]
-            by_key = sorted(key.parent_columns) == sorted(parent.spec.key_names)
-            if key.child in reloaded or key.parent in reloaded or (key.parent in keys_of and not by_key):
+            # The child may be outside of the sync.
+            child, parent = tables.get(key.child_root), tables[key.parent_root]
+            # A row that leaves a partition with references to it is not among the deleted rows.
+            by_key = key.parent == parent.name and sorted(key.parent_columns) == sorted(parent.spec.key_names)
+            is_whole = key.child_root in reloaded or parent.name in reloaded
+            if is_whole or (parent.name in keys_of and not by_key):
                 broken += gate.broken_foreign_keys(target, [key])
                 continue
-            if key.child in keys_of:
-                broken += gate.broken_foreign_keys(target, [key], in_key_list(child.spec, keys_of[key.child]))
-            if key.parent in deleted:
-                broken += gate.broken_foreign_keys(target, [key], _refers_to(key, parent, keys_of[key.parent]))
+            if child is not None and child.name in keys_of:
+                broken += gate.broken_foreign_keys(target, [key], in_key_list(child.spec, keys_of[child.name]))
+            if parent.name in deleted:
+                broken += gate.broken_foreign_keys(target, [key], _refers_to(key, parent, keys_of[parent.name]))
         return broken
 
 

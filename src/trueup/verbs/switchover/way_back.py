@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from trueup.config.wording import counted
 from trueup.db.connection import Connection
+from trueup.db.foreign_keys import TableName, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.statements import load
+from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.link import Link
 
@@ -39,7 +41,21 @@ def problems(link: Link, source: Connection, target: Connection) -> list[str]:
         f"the role {role} may not insert, update and delete rows of {display_name(schema, name)} on {old}"
         for role, schema, name in source.execute(statements["not_writable"], values).fetchall()
     ]
-    return found
+    return found + _actions(source, names, old)
+
+
+def _actions(source: Connection, names: list[TableName], old: str) -> list[str]:
+    """Return the foreign keys that would act on other tables of the old database when a rollback deletes rows."""
+    with source.transaction(force_rollback=True):
+        if silence_triggers(source):
+            # The gate of the rollback checks their rows.
+            return []
+    return [
+        f"on {old}, the foreign key {key} refers to {display_name(*key.parent_root)}: it would fire when a rollback"
+        " writes; add its table to the sync, drop the foreign key, or let the role set session_replication_role"
+        for key in read_foreign_keys(source, names)
+        if key.parent_root in names and key.child_root not in names
+    ]
 
 
 def description(link: Link) -> str:

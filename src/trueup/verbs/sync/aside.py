@@ -75,12 +75,18 @@ def only(plan: Plan, live: Iterable[SyncTable], aside: Iterable[Problem]) -> Pla
     """Return the plan with these tables, and without the sequences that are set aside."""
     tables = tuple(live)
     inside = {table.name for table in tables}
+    # A foreign key of another table of the target is only checked.
+    of_plan = {table.name for table in plan.tables}
     wrong = {problem.where for problem in aside}
     return replace(
         plan,
         tables=tables,
         sequences=tuple(sequence for sequence in plan.sequences if f"{SEQUENCE}{sequence}" not in wrong),
-        foreign_keys=tuple(key for key in plan.foreign_keys if key.child in inside and key.parent in inside),
+        foreign_keys=tuple(
+            key
+            for key in plan.foreign_keys
+            if key.parent_root in inside and (key.child_root in inside or key.child_root not in of_plan)
+        ),
     )
 
 
@@ -88,15 +94,12 @@ def with_relatives(target: Connection, tables: Sequence[SyncTable], members: Ite
     """Return the problems of tables that are connected by foreign keys of the target with a table that is set aside."""
     live = {table.name for table in tables}
     of_sync = {member.table for member in members} | live
-    keys = [key for key in read_foreign_keys(target, of_sync) if key.child in of_sync and key.parent in of_sync]
+    keys = [(key.child_root, key.parent_root) for key in read_foreign_keys(target, of_sync)]
     problems: list[Problem] = []
     lost = of_sync - live
     while True:
         following = {
-            (name, other)
-            for key in keys
-            for name, other in ((key.child, key.parent), (key.parent, key.child))
-            if name in live and other in lost
+            (name, other) for ends in keys for name, other in (ends, ends[::-1]) if name in live and other in lost
         }
         if not following:
             return problems

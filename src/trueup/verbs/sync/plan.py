@@ -5,15 +5,17 @@ No table is skipped silently: each one is in the plan, is a problem (the plan fa
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
+from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import CURE, all_tables_problem
 from trueup.db import catalog
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_code import foreign_code_of
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.patterns import parse_patterns
@@ -75,14 +77,21 @@ def make_plan(
     tables = [table for table, _ in candidates]
     mode = _mode(target)
     makes_schema = scope.create_schema and not progress.is_filled
+    # Tables that cannot be added to the sync.
+    refused = {row["oid"]: (row["schema"], row["name"]) for row in outside if _is_read(row) and _is_refused(row)}
     roles: tuple[str, ...] = ()
     if makes_schema:
-        left_out = find_left_out(source, outside)
+        left_out = find_left_out(source, [row["oid"] for row in outside], refused)
         roles = check_schema_creation(source, target, scope, tables, left_out, mode, problems, remarks)
     else:
         tables = check_targets(target, candidates, mode, problems, progress)
     _check_keyless(source, target, tables, problems, remarks)
-    keys = _foreign_keys(source if makes_schema or progress.is_bare else target, tables, problems)
+    if makes_schema or progress.is_bare:
+        # trueup makes the tables of the target, which has no others.
+        keys = _foreign_keys(source, tables, refused.values(), problems)
+    else:
+        keys = _foreign_keys(target, tables, refused.values(), problems)
+        keys += _from_outside(target, tables, problems, can_check=progress.is_filled and mode != ORDERED)
     order = in_order([table.name for table in tables], keys)
     if mode == ORDERED:
         _check_cycles(order.groups, keys, problems)
@@ -96,7 +105,8 @@ def make_plan(
             for key in keys
             if not key.validated
         ]
-    sequences = _sequences(source, target, tables, scope, set(outside), problems, check=not makes_schema)
+    left = {row["oid"] for row in outside}
+    sequences = _sequences(source, target, tables, scope, left, problems, check=not makes_schema)
     # Roles that will be created, or that are missing already.
     roles_named = {*roles, *(problem.where.removeprefix("role ") for problem in problems)}
     check_large_objects(source, target, scope, progress, roles_named, problems, remarks)
@@ -149,8 +159,8 @@ def _check_servers(
 
 def _chosen(
     source: Connection, scope: Scope, remarks: list[str], *, is_started: bool
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return the relations of the source in the scope, and the oids of the tables outside of it.
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the relations of the source in the scope, and the tables outside of it.
 
     Raise if a table that is named for a new sync does not exist. Materialized views are outside if they are excluded.
     """
@@ -162,7 +172,7 @@ def _chosen(
     chosen = [row for row in relations if row["oid"] not in excluded and (not scope.tables or row["oid"] in named)]
     inside = {row["oid"] for row in chosen}
     outside = [
-        row["oid"]
+        row
         for row in relations
         if not row["extension"] and (row["oid"] not in inside if row["kind"] != "m" else row["oid"] in excluded)
     ]
@@ -176,10 +186,8 @@ def not_created(source: Connection, scope: Scope, live: Container[int] | None = 
     """
     chosen, outside = _chosen(source, scope, [], is_started=True)
     if live is not None:
-        outside += [
-            row["oid"] for row in chosen if row["kind"] != "m" and not row["extension"] and row["oid"] not in live
-        ]
-    return find_left_out(source, outside).relations
+        outside += [row for row in chosen if _is_read(row) and row["oid"] not in live]
+    return find_left_out(source, [row["oid"] for row in outside]).relations
 
 
 def created_tables(source: Connection, scope: Scope) -> dict[int, TableName]:
@@ -277,6 +285,11 @@ def _source_table(
     return synced, table
 
 
+def _is_refused(row: dict[str, Any]) -> bool:
+    """Return whether a table cannot be part of a sync, whatever its columns are."""
+    return _why_not(row, None) != _GONE
+
+
 def _why_not(row: dict[str, Any], table: catalog.Table | None) -> tuple[str, str] | None:
     """Return why a table cannot be captured and copied without losing changes, and the cure; or None."""
     if row["kind"] == "f":
@@ -329,9 +342,9 @@ def _check_keyless_parents(tables: Many[SyncTable], keys: Many[ForeignKey], prob
     """Add a problem per keyless table that others refer to: its rows cannot be updated in place."""
     keyless = {table.name for table in tables if table.spec.is_keyless}
     for key in keys:
-        if key.parent in keyless:
+        if key.parent_root in keyless:
             what = f"it has no key, {key} refers to it, and the role may not set session_replication_role on the target"
-            problems.append(Problem(display_name(*key.parent), what, _KEY_CURE))
+            problems.append(Problem(display_name(*key.parent_root), what, _KEY_CURE))
 
 
 def _mode(target: Connection) -> str:
@@ -339,28 +352,67 @@ def _mode(target: Connection) -> str:
         return REPLICA if silence_triggers(target) else ORDERED
 
 
-def _foreign_keys(connection: Connection, tables: Many[SyncTable], problems: list[Problem]) -> list[ForeignKey]:
-    """Return the foreign keys between the tables; a key to or from a table outside of the sync is a problem."""
+def _foreign_keys(
+    connection: Connection, tables: Many[SyncTable], refused: Collection[TableName], problems: list[Problem]
+) -> list[ForeignKey]:
+    """Return the foreign keys between the tables; a key to a table outside of the sync is a problem.
+
+    The tables `refused` cannot be added to the sync.
+    """
     inside: set[TableName] = {table.name for table in tables}
     known = {problem.where for problem in problems}
     keys: list[ForeignKey] = []
     for key in read_foreign_keys(connection, inside):
-        child, parent = display_name(*key.child), display_name(*key.parent)
-        if key.child in inside and key.parent in inside:
+        child, parent = display_name(*key.child_root), display_name(*key.parent_root)
+        if inside.issuperset((key.child_root, key.parent_root)):
             keys.append(key)
-        elif key.child in inside and parent not in known:
+        elif key.child_root in inside and parent not in known:
             what = f"its foreign key {key.name} refers to {parent}, which is not in the sync"
-            problems.append(Problem(child, what, f"add {parent} to the sync, or exclude {child}"))
-        elif key.parent in inside and child not in known:
-            what = f"its foreign key {key.name} refers to {parent}, whose rows the sync replaces"
-            problems.append(Problem(child, what, f"add {child} to the sync, or drop the foreign key on the target"))
+            add = "" if key.parent_root in refused else f"add {parent} to the sync, or "
+            problems.append(Problem(child, what, f"{add}exclude it: --exclude-tables {child}"))
     return keys
+
+
+def _from_outside(
+    target: Connection, tables: Many[SyncTable], problems: list[Problem], *, can_check: bool
+) -> list[ForeignKey]:
+    """Return the foreign keys from tables of the target that are outside of the sync.
+
+    Before the copy they are problems, and where they fire too: they would act on rows that are not in the sync. After
+    it they are not: the gate of a switchover checks their rows. A rollback needs that, because the old database still
+    has the tables that were excluded.
+    """
+    inside: set[TableName] = {table.name for table in tables}
+    known = {problem.where for problem in problems}
+    keys = [
+        key
+        for key in read_foreign_keys(target, inside)
+        if key.parent_root in inside and key.child_root not in inside and display_name(*key.child_root) not in known
+    ]
+    children = sorted({key.child for key in keys})
+    foreign = foreign_code_of(target, children, writes=False) if can_check and keys else {}
+    query = "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)"
+    for key in keys:
+        child, parent = display_name(*key.child_root), display_name(*key.parent_root)
+        cure = f"add {child} to the sync, or drop the foreign key on the target"
+        if not can_check:
+            what = f"its foreign key {key.name} refers to {parent}, whose rows the sync replaces"
+            problems.append(Problem(child, what, cure))
+        problems += [
+            Problem(child, f"its foreign key {key.name} cannot be checked: {reason}", cure)
+            for reason in foreign.get(key.child, ())
+        ]
+        quoted = sql.Identifier(*key.child).as_string(target)
+        if can_check and not one_value(target.execute(query, [quoted, quoted])):
+            what = f"its foreign key {key.name} cannot be checked: the role may not read all its rows"
+            problems.append(Problem(child, what, cure))
+    return keys if can_check else []
 
 
 def _check_cycles(groups: Many[tuple[TableName, ...]], keys: Many[ForeignKey], problems: list[Problem]) -> None:
     """Add a problem per cycle in which no foreign key is deferrable or nullable, so no order of writes exists."""
     for group in groups:
-        fixed = [key for key in keys if key.child in group and key.parent in group and not can_wait(key)]
+        fixed = [key for key in keys if key.child_root in group and key.parent_root in group and not can_wait(key)]
         if len(group) > 1 and in_order(group, fixed).cycles:
             shown = " and ".join(display_name(*name) for name in group)
             names = ", ".join(str(key) for key in fixed)

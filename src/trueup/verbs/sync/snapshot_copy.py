@@ -160,7 +160,7 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
     rows = 0
     for group in in_order(by_name, work.plan.foreign_keys).groups:
         members = [by_name[name] for name in group]
-        inside = [key for key in work.plan.foreign_keys if key.child in group and key.parent in group]
+        inside = [key for key in work.plan.foreign_keys if key.child_root in group and key.parent_root in group]
         if not inside:
             # The tables are locked: none can be rewritten.
             rows += copy(

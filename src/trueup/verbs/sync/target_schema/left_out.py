@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from psycopg.rows import dict_row
@@ -24,8 +24,8 @@ class LeftOut:
     remarks: tuple[str, ...] = ()
 
 
-def find_left_out(source: Connection, oids: Sequence[int]) -> LeftOut:
-    """Return what is not created on the target if these relations are left out."""
+def find_left_out(source: Connection, oids: Sequence[int], refused: Container[int] = ()) -> LeftOut:
+    """Return what is not created on the target if these relations are left out; `refused` cannot be in the sync."""
     if not oids:
         return LeftOut()
     with source.cursor(row_factory=dict_row) as cursor:
@@ -43,5 +43,6 @@ def find_left_out(source: Connection, oids: Sequence[int]) -> LeftOut:
         # The plan names foreign keys itself.
         elif not row["is_foreign_key"]:
             what = f"it uses {row['cause']}, which is not in the sync, and cannot be created without it"
-            problems.append(Problem(row["shown"], what, f"add {row['cause']} to the sync, or drop {row['shown']}"))
+            add = "" if row["cause_oid"] in refused else f"add {row['cause']} to the sync, or "
+            problems.append(Problem(row["shown"], what, f"{add}drop {row['shown']}"))
     return LeftOut(tuple(relations), tuple(problems), tuple(remarks))

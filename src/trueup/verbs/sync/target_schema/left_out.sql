@@ -35,7 +35,7 @@ WITH RECURSIVE tree(oid) AS (
       LEFT JOIN pg_index i ON i.indexrelid = c.oid
 )
 SELECT coalesce(h.relkind::text, '') AS kind, h.nspname::text AS schema, h.relname::text AS name,
-       pg_describe_object(h.classid, h.objid, 0) AS shown, h.cause::regclass::text AS cause,
+       pg_describe_object(h.classid, h.objid, 0) AS shown, h.cause::regclass::text AS cause, h.cause::bigint AS cause_oid,
        h.objid IN (SELECT t.oid FROM tree t) AND h.classid = 'pg_class'::regclass AS is_root,
        h.classid = 'pg_constraint'::regclass AND EXISTS (
            SELECT FROM pg_constraint k WHERE k.oid = h.objid AND k.contype = 'f') AS is_foreign_key,
@@ -47,6 +47,8 @@ SELECT coalesce(h.relkind::text, '') AS kind, h.nspname::text AS schema, h.relna
        ) AS is_own_sequence
   FROM homes h
  WHERE h.classid NOT IN ('pg_publication_rel'::regclass, 'pg_rewrite'::regclass)
+   -- The triggers of a constraint, some of them on another table, are created with the constraint.
+   AND NOT (h.classid = 'pg_trigger'::regclass AND EXISTS (SELECT FROM pg_trigger t WHERE t.oid = h.objid AND t.tgisinternal))
    AND coalesce(h.relkind, ' ') NOT IN ('t', 'I', 'i') AND NOT coalesce(h.classid = 'pg_type'::regclass AND h.home IS NULL
            AND EXISTS (SELECT FROM pg_type t JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = h.objid AND t.typcategory = 'A'), false)
    AND (h.home IS NULL OR NOT EXISTS (

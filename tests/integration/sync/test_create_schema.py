@@ -322,6 +322,80 @@ ALTER TABLE part ATTACH PARTITION my_part FOR VALUES FROM (100) TO (200)
 """
 
 
+AWKWARD = """
+CREATE TABLE parent (id int PRIMARY KEY, v text); CREATE TABLE child (id int PRIMARY KEY, p int REFERENCES parent);
+CREATE TABLE grandchild (id int PRIMARY KEY REFERENCES child);
+CREATE TABLE base (id int); CREATE TABLE heir (n int) INHERITS (base);
+CREATE FUNCTION of_base(base) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE TABLE without_columns (); CREATE TABLE all_generated (a int GENERATED ALWAYS AS (1) STORED);
+CREATE TABLE packed (id int PRIMARY KEY, v text COMPRESSION lz4) PARTITION BY RANGE (id);
+CREATE TABLE packed_1 PARTITION OF packed DEFAULT; CREATE MATERIALIZED VIEW packed_view AS SELECT v FROM packed;
+ALTER MATERIALIZED VIEW packed_view ALTER v SET COMPRESSION lz4; CREATE DOMAIN page AS xml;
+CREATE TABLE documents (id int PRIMARY KEY, "Doc" page, parts xml[]);
+CREATE VIEW of_parent AS SELECT '<a/>'::xml, id FROM parent;
+CREATE VIEW element AS SELECT xmlelement(NAME a, v) FROM parent; CREATE VIEW harmless AS SELECT NULL::xml AS x;
+CREATE TABLE sorted (id int PRIMARY KEY, v text); CREATE INDEX by_name ON sorted (v COLLATE "de-x-icu");
+INSERT INTO parent SELECT g, 'v' FROM generate_series(1, 9) g;
+INSERT INTO child SELECT g, g FROM generate_series(1, 3) g;
+"""
+
+
+def test_the_plan_finds_what_cannot_be_created(
+    old_server: Server, databases: Databases, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each cure works when it is typed, none of them leads to another problem; a rollback checks excluded tables."""
+    old, (new,) = old_server.create_database("awkward"), databases(1)
+    old.execute(AWKWARD)
+    options = [*ends(make_pair(old, new)), "--create-schema"]
+
+    def planned(*excluded: str) -> dict[str, tuple[str, str]]:
+        run(["sync", "plan", *options, f"--exclude-tables={','.join(excluded)}", "--json"])
+        problems = json.loads(capsys.readouterr().out)["problems"]
+        return {problem["where"]: (problem["what"], problem["cure"]) for problem in problems}
+
+    found = planned("child", "base", "heir")
+    no_column, no_xml = "it has no column that can be written", "was built without XML"
+    for where, what, cure in (
+        ("public.grandchild", "refers to public.child, which is not in the sync", "add public.child to the sync, or"),
+        ("function public.of_base(public.base)", "it uses public.base", "drop function public.of_base(public.base)"),
+        ("public.without_columns", no_column, "--exclude-tables public.without_columns"),
+        ("public.all_generated", no_column, "--exclude-tables public.all_generated"),
+        ("public.packed", "column v is compressed with lz4", "SET COMPRESSION pglz"),
+        ("public.packed_1", "column v is compressed with lz4", "SET COMPRESSION pglz"),
+        ("public.packed_view", "column v is compressed with lz4", "ALTER MATERIALIZED VIEW"),
+        ("public.documents", f'{no_xml}, and cannot read values of "Doc", parts', "exclude it: --exclude-tables"),
+        ("view public.of_parent", f"{no_xml}, which its definition uses", "or drop it"),
+        ("view public.element", f"{no_xml}, which its definition uses", "or drop it"),
+        ("collation de-x-icu", "the target's server does not have it", "built with ICU"),
+    ):
+        assert what in found[where][0], where
+        assert cure in found[where][1], where
+    assert len(found) == 11
+    assert not found["function public.of_base(public.base)"][1].startswith("add")
+    for where, (_, cure) in found.items():
+        if cure.startswith("ALTER"):
+            old.execute(cure.partition(" (")[0])
+        elif where.startswith(("view ", "function ")):
+            old.execute(f"DROP {where}")
+    old.execute("DROP INDEX by_name")
+    excluded = ["child", "base", "heir", "grandchild", "without_columns", "all_generated", "documents"]
+    assert planned(*excluded) == {}
+    # The cure of the other way: what refers to a table that is in the sync does not matter.
+    assert run(["sync", "start", *options, f"--exclude-tables={','.join(excluded)}", "-q"]) == 0
+    assert new.execute("SELECT to_regclass('child'), to_regclass('packed_1')") == [(None, "packed_1")]
+    assert run(["switchover", "execute", *options[:-1], "--budget=30s"]) == 0
+    # Nothing on the new database refers to this row.
+    new.execute("DELETE FROM parent WHERE id = 2")
+    for proof in ("digest", "keys"):
+        capsys.readouterr()
+        assert run(["switchover", "rollback", *options[:-1], "--budget=30s", f"--proof={proof}"]) == 2
+        expected = "child_p_fkey of public.child refers to rows of public.parent that do not exist: (2)"
+        assert expected in capsys.readouterr().err
+    old.execute("DELETE FROM child WHERE p = 2")
+    assert run(["switchover", "rollback", *options[:-1], "--budget=30s", "--proof=keys"]) == 0
+    assert old.execute("SELECT count(*) FROM parent") == [(8,)]
+
+
 def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair) -> None:
     pair.source.execute(
         "CREATE FUNCTION slow(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"

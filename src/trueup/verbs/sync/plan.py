@@ -38,6 +38,7 @@ from trueup.verbs.sync.model import (
     SyncTable,
 )
 from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.target_schema.features import check_values
 from trueup.verbs.sync.target_schema.left_out import find_left_out
 from trueup.verbs.sync.target_schema.not_copied import remarks_on
 from trueup.verbs.sync.target_schema.plan_notes import (
@@ -86,6 +87,7 @@ def make_plan(
     else:
         tables = check_targets(target, candidates, mode, problems, progress)
     _check_keyless(source, target, tables, problems, remarks)
+    check_values(source, target, tables, problems)
     if makes_schema or progress.is_bare:
         # trueup makes the tables of the target, which has no others.
         keys = _foreign_keys(source, tables, refused.values(), problems)
@@ -298,7 +300,7 @@ def _why_not(row: dict[str, Any], table: catalog.Table | None) -> tuple[str, str
         return f"its partition {row['foreign_parts'][0]} is a foreign table", "detach that partition"
     if row["unlogged"]:
         part = "it" if row["persistence"] == "u" else f"its partition {row['unlogged'][0]}"
-        return f"{part} is unlogged: a crash empties it, unrecorded", "ALTER TABLE … SET LOGGED"
+        return f"{part} is unlogged: a crash empties it, unrecorded", f"ALTER TABLE {row['unlogged'][0]} SET LOGGED"
     if row["inherits"]:
         return "it inherits from another table: statements on that one would not be recorded", "use partitions"
     if row["is_inherited"]:
@@ -316,6 +318,8 @@ def _why_not(row: dict[str, Any], table: catalog.Table | None) -> tuple[str, str
         columns = ", ".join(unreadable)
         what = f"the role may not SELECT {columns}" if columns else "the role has no USAGE on its schema"
         return what, "grant the privilege"
+    if all(column.generated for column in table.columns):
+        return "it has no column that can be written", "add a column"
     return None
 
 

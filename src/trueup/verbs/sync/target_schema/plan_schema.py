@@ -11,6 +11,7 @@ from trueup.db.names import display_name
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, ORDERED, STATE_SCHEMA, Problem, SyncTable
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.target_schema.database_settings import database_remarks
+from trueup.verbs.sync.target_schema.features import check_definitions
 from trueup.verbs.sync.target_schema.left_out import LeftOut
 from trueup.verbs.sync.target_schema.not_copied import statement_rows
 from trueup.verbs.sync.target_schema.roles import check_roles
@@ -34,6 +35,7 @@ def check_schema_creation(
     _check_names(source, target, tables, left_out, problems)
     _check_extensions(source, target, problems)
     _check_collations(source, target, problems)
+    check_definitions(source, target, left_out.relations, problems)
     roles = check_roles(source, target, scope, problems, remarks)
     _check_rights(source, target, tables, mode, problems)
     remarks += database_remarks(source, target, no_owner=scope.no_owner)

@@ -153,7 +153,8 @@ def run(how: Literal["close", "follow", "once"], quiet: bool, follow_ddl: bool, 
 def status(**options: Any) -> int:
     """Show how far a sync is: pending changes, the last round, the running process, and what is set aside.
 
-    The exit code is 2 if tables are set aside.
+    The exit code is 2 if tables are set aside, if the sync cannot continue because a database went back, or if a
+    database does not answer.
 
     \b
     Examples:
@@ -165,7 +166,8 @@ def status(**options: Any) -> int:
     as_json, sync = _sync(options)
     state = sync.status()
     show(state.as_json(), status_text(state), as_json=as_json)
-    return 2 if state.known is not None and state.known.aside else 0
+    is_stopped = state.problem or state.lost or state.known is None
+    return 2 if is_stopped or (state.known is not None and state.known.aside) else 0
 
 
 @sync.command()

@@ -60,6 +60,12 @@ def lock_holders(connection: Connection, pid: int) -> list[Holder]:
     return [Holder(*row) for row in rows]
 
 
+def holders_of(connection: Connection, schema: str, table: str) -> list[Holder]:
+    """Return the sessions and the prepared transactions that keep a table from being altered now."""
+    query = load("trueup.db", "lock_holders.sql")["of_table"]
+    return [Holder(*row) for row in connection.execute(query, {"schema": schema, "table": table}).fetchall()]
+
+
 @contextmanager
 def named_lock_holders(
     node: Node,

@@ -58,9 +58,11 @@ OPTIONAL: tuple[LiteralString, ...] = (
     "SET jit = off",
     # The server ends a query soon after its client was killed (PostgreSQL 14 and newer).
     "SET client_connection_check_interval = '2s'",
-    # The session that holds the snapshot is idle during the run (PostgreSQL 17, and 14 and newer).
+    # The session that holds the snapshot is idle during the run (the first: PostgreSQL 17), and others are idle in a
+    # transaction while this machine works. A session whose locks others wait for sets a limit of its own.
     "SET transaction_timeout = 0",
     "SET idle_session_timeout = 0",
+    "SET idle_in_transaction_session_timeout = 0",
     # A view runs functions of its owner with the rights of this session, and the owner of a table can replace it by a
     # view of the same name at any time (PostgreSQL 17, and 14.13, 15.8, 16.4 and newer).
     "SET restrict_nonsystem_relation_kind = 'view'",

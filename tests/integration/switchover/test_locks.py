@@ -24,6 +24,7 @@ from trueup.verbs.switchover import decision
 from trueup.verbs.switchover import pause as pauses
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.phases import FINAL_ROUND, GATE, OPEN, Phases
+from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.proof import Prover
 
 
@@ -128,6 +129,45 @@ def now(database: Database, statements: str) -> None:
     """Run statements as an application that cannot wait for locks."""
     with psycopg.connect(database.uri, autocommit=True, options="-c lock_timeout=2s") as connection:
         connection.execute(statements)
+
+
+def test_an_application_that_prepares_transactions_all_the_time(moving: Moving) -> None:
+    """The fence waits for them. A forgotten one is named, also before there are guards.
+
+    The server ends idle transactions soon; those of trueup are not ended.
+    """
+    for database in (moving.old, moving.new):
+        database.execute(f"ALTER DATABASE {database.name} SET idle_in_transaction_session_timeout = '5ms'")
+    moving.old.execute("BEGIN; UPDATE people SET name = 'p' WHERE id = 3; PREPARE TRANSACTION 'forgotten'")
+    with pytest.raises(GateClosed, match="no prepared transactions: forgotten of postgres"):
+        moving.execute(budget=0.5)
+    with pytest.raises(QueryError, match=r"the table is locked by a prepared transaction \(forgotten\)"):
+        prepare_only(moving.request(timeout=0.5))
+    moving.old.execute("COMMIT PREPARED 'forgotten'")
+    stop, seen = threading.Event(), Seen()
+
+    def prepare_all_the_time() -> None:
+        number = 0
+        with suppress(psycopg.errors.ReadOnlySqlTransaction):
+            while not stop.is_set():
+                statement = f"UPDATE people SET name = 'x{number}' WHERE id = 5"
+                moving.old.execute(f"BEGIN; {statement}; PREPARE TRANSACTION 'all the time'")
+                stop.wait(0.02)
+                moving.old.execute("COMMIT PREPARED 'all the time'")
+                seen.committed["people"] = number = number + 1
+
+    application = threading.Thread(target=prepare_all_the_time)
+    application.start()
+    try:
+        wait_until(lambda: bool(seen.committed))
+        moving.execute()
+    finally:
+        stop.set()
+        application.join()
+    assert moving.new.execute("SELECT name FROM people WHERE id = 5") == [(f"x{seen.committed['people'] - 1}",)]
+    assert moving.new.execute("SELECT name FROM people WHERE id = 3") == [("p",)]
+    moving.rollback(proof="keys")
+    assert moving.differences() == []
 
 
 def test_a_writer_that_needs_a_table_which_is_held(moving: Moving) -> None:

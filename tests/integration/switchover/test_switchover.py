@@ -196,7 +196,7 @@ def test_the_gate_names_every_failed_condition(moving: Moving) -> None:
     refused(r"public\.places: column more does not exist on the target", CheckFailed)
     moving.old.execute("ALTER TABLE places DROP COLUMN more")
     moving.old.execute("BEGIN; CREATE TABLE x (); PREPARE TRANSACTION 'forgotten'")
-    refused("no prepared transactions: forgotten of postgres")
+    refused("no prepared transactions: forgotten of postgres", budget=1.0)
     moving.old.execute("ROLLBACK PREPARED 'forgotten'")
     moving.execute()
     assert moving.differences() == []

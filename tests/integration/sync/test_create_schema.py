@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -346,11 +346,15 @@ def test_the_plan_finds_what_cannot_be_created(
     """Each cure works when it is typed, none of them leads to another problem; a rollback checks excluded tables."""
     old, (new,) = old_server.create_database("awkward"), databases(1)
     old.execute(AWKWARD)
+    with suppress(psycopg.errors.UniqueViolation):
+        old.execute("CREATE UNIQUE INDEX CONCURRENTLY failed ON parent (v)")
     options = [*ends(make_pair(old, new)), "--create-schema"]
+    remarks: list[str] = []
 
     def planned(*excluded: str) -> dict[str, tuple[str, str]]:
         run(["sync", "plan", *options, f"--exclude-tables={','.join(excluded)}", "--json"])
-        problems = json.loads(capsys.readouterr().out)["problems"]
+        plan = json.loads(capsys.readouterr().out)
+        remarks[:], problems = plan["remarks"], plan["problems"]
         return {problem["where"]: (problem["what"], problem["cure"]) for problem in problems}
 
     found = planned("child", "base", "heir")
@@ -377,7 +381,8 @@ def test_the_plan_finds_what_cannot_be_created(
             old.execute(cure.partition(" (")[0])
         elif where.startswith(("view ", "function ")):
             old.execute(f"DROP {where}")
-    old.execute("DROP INDEX by_name")
+    assert any(text.startswith("the index public.failed is invalid") for text in remarks)
+    old.execute("DROP INDEX by_name; DROP INDEX failed")
     excluded = ["child", "base", "heir", "grandchild", "without_columns", "all_generated", "documents"]
     assert planned(*excluded) == {}
     # The cure of the other way: what refers to a table that is in the sync does not matter.

@@ -12,9 +12,12 @@ import trueup
 from support.fixtures import Databases, FreshServer
 from support.servers import Backup, fail_over, wait_for_replay
 from support.sync import Pair, make_pair
+from trueup.cli.main import run
 from trueup.config.model import Node
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import round as rounds
 from trueup.verbs.sync import state
 from trueup.verbs.sync_ddl import change_tables
@@ -52,7 +55,7 @@ def moved_to(pair: Pair, source: Server) -> Pair:
 
 
 def test_a_source_that_fails_over_without_and_with_lost_rows(
-    synced: Pair, servers: tuple[Server, Server, list[Backup]]
+    synced: Pair, servers: tuple[Server, Server, list[Backup]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, backups = servers
     backups += [Backup(first), Backup(first)]
@@ -80,6 +83,12 @@ def test_a_source_that_fails_over_without_and_with_lost_rows(
             with pytest.raises(CheckFailed, match=f"n1 {LOST}: n2 has rows that n1 lost"):
                 attempt()
         assert "n2 has rows that n1 lost" in after.status().problem
+        ends = [f"--node={node.name}={node.conninfo}" for node in (after.request.source, after.request.target)]
+        assert run(["sync", "status", "--from=n1", "--to=n2", *ends]) == 2
+        assert "STOPPED: n1 went back" in capsys.readouterr().out
+        with pytest.raises(CheckFailed, match="n2 has rows that n1 lost"):
+            prepare_only(SwitchoverRequest("main", after.request.source, after.request.target))
+        assert after.source.execute("SELECT to_regclass('trueup.switchover')") == [(None,)]
         nodes = {"n1": after.source.uri, "n2": second.uri("shop")}
         accept(after, nodes)
     finally:

@@ -3,7 +3,8 @@
 SELECT l.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''),
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8,
        coalesce(CASE WHEN l.pid IS NULL
-                     THEN (SELECT string_agg(x.gid, ', ') FROM pg_prepared_xacts x WHERE x.database = current_database())
+                     THEN (SELECT x.gid FROM pg_locks t JOIN pg_prepared_xacts x ON x.transaction = t.transactionid
+                            WHERE t.locktype = 'transactionid' AND t.virtualtransaction = l.virtualtransaction AND t.pid IS NULL)
                      ELSE a.state END, '')
   FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE l.locktype = 'relation' AND l.relation = to_regclass('trueup.switchover_lock') AND l.granted

@@ -27,3 +27,7 @@ SELECT c.oid::bigint FROM unnest(%(schemas)s::text[], %(names)s::text[]) x(s, n)
 
 -- name: prepared
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
+
+-- name: prepared_before
+SELECT gid, owner::text FROM pg_prepared_xacts
+ WHERE database = current_database() AND prepared < clock_timestamp() - %(seconds)s * interval '1 second' ORDER BY prepared

@@ -11,6 +11,7 @@ from psycopg import sql
 
 from trueup.db.connection import Connection, node_of
 from trueup.db.foreign_keys import TableName
+from trueup.db.lock_holders import holders_of
 from trueup.db.names import display_name
 from trueup.errors import QueryError
 from trueup.verbs.switchover import pointer
@@ -45,7 +46,7 @@ def install(connection: Connection, tables: Iterable[TableName], sync: str, *, t
             " FOR EACH STATEMENT EXECUTE FUNCTION trueup.switchover_guard({sync});"
             " ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}"
         ).format(trigger=sql.Identifier(trigger(sync)), table=sql.Identifier(*name), sync=sql.Literal(sync))
-        _with_retries(connection, display_name(*name), timeout, partial(connection.execute, create))
+        _with_retries(connection, name, timeout, partial(connection.execute, create))
     values = {"sync": sync, "trigger": trigger(sync), "is_new": bool(names)}
     connection.execute(statement("guarded_now"), values)
     return len(names)
@@ -63,16 +64,16 @@ def remove(connection: Connection, sync: str, *, timeout: float) -> int:
         drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(
             sql.Identifier(trigger(sync)), sql.Identifier(schema, table)
         )
-        _with_retries(connection, display_name(schema, table), timeout, partial(connection.execute, drop))
+        _with_retries(connection, (schema, table), timeout, partial(connection.execute, drop))
     return len(guarded)
 
 
 def remove_pointer(connection: Connection, sync: str, *, timeout: float) -> None:
     """Remove the pointer of a sync, which applications read in all their transactions."""
-    _with_retries(connection, "trueup.switchover", timeout, lambda: pointer.remove(connection, sync))
+    _with_retries(connection, ("trueup", "switchover"), timeout, lambda: pointer.remove(connection, sync))
 
 
-def _with_retries(connection: Connection, table: str, timeout: float, action: Callable[[], object]) -> None:
+def _with_retries(connection: Connection, table: TableName, timeout: float, action: Callable[[], object]) -> None:
     """Run an action in its own transaction; retry while other sessions lock the table."""
     until = time.monotonic() + timeout
     while True:
@@ -84,12 +85,12 @@ def _with_retries(connection: Connection, table: str, timeout: float, action: Ca
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() > until:
                 node = node_of(error)
+                holders = "; ".join(map(str, holders_of(connection, *table))) or "a session that has ended meanwhile"
                 raise QueryError(
-                    f"no lock for the guard within {timeout:g} s: other sessions use the table",
-                    cure="find the holder of the lock in pg_locks and try again when it has ended, or wait longer:"
-                    " --timeout",
+                    f"no lock for the guard within {timeout:g} s: the table is locked by {holders}",
+                    cure="run the command again when that has ended, or wait longer: --timeout",
                     sqlstate=error.sqlstate or "",
                     node=node.name if node else None,
-                    table=table,
+                    table=display_name(*table),
                 ) from None
             time.sleep(_BETWEEN)

@@ -45,6 +45,10 @@ from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.target_schema.not_copied import remarks_on
 
+# A prepared transaction that is older is forgotten, or the program that has to end it is down.
+_PREPARED_SECONDS = 5.0
+_BETWEEN = 0.05
+
 
 def plan_sync(source: Node, target: Node) -> Plan:
     """Return the plan of a sync of the whole database; write nothing."""
@@ -66,6 +70,7 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
             raise CheckFailed([f"the sync {request.sync} into {request.second.name} does not exist"], cure=cure)
         state.check_finished(known, request.second.name)
         _check_names(request.sync, known.id, first, request.first, request.second)
+        _refuse_went_back(request, known, first, second)
         _create_pointers(request, known.id, first, second)
         current, _ = pointer.check_both(
             pointer.read(first, request.sync), pointer.read(second, request.sync), request.sync
@@ -106,10 +111,10 @@ def prepare(
         fence.claim(request.sync)
         pointer.begin_attempt(source, request.sync, attempt)
         names = [table.name for table in link.tables]
+        _wait_for_prepared(source, min(request.budget, _PREPARED_SECONDS))
         for connection in (source, target):
             guard.install(connection, names, request.sync, timeout=request.timeout)
         _prepare_way_back(request, link, is_back=is_back)
-        gate.refuse([gate.condition(gate.PREPARED, gate.prepared_names(gate.query_prepared(source)))])
         runner = stack.enter_context(Runner(link, sync_request, progress))
         prover = stack.enter_context(Prover(route.source, route.target, link.tables, jobs=request.jobs))
         rounds = stack.enter_context(Rounds(link, runner, prover))
@@ -176,6 +181,28 @@ def _take_over(request: SyncRequest, stack: ExitStack, progress: Progress, *, is
         except changelog.AlreadyRunning:
             if time.monotonic() > until:
                 raise
+
+
+def _refuse_went_back(request: SwitchoverRequest, known: state.State, first: Connection, second: Connection) -> None:
+    """Raise if a failover or a restore has stopped the rounds: guards would not make the databases equal again."""
+    names = (request.first.name, request.second.name)
+    if state.pointer_state(second, known.id) in (None, "use_next"):
+        history.refuse(first, known, names)
+    elif (back := state.read(first, request.sync)) is not None:
+        history.refuse(second, back, names[::-1])
+
+
+def _wait_for_prepared(source: Connection, seconds: float) -> None:
+    """Wait until the prepared transactions of this moment have ended; refuse one that is older than `seconds`.
+
+    Later ones do not matter: with guards, the fence waits for those that write, as for all writers.
+    """
+    seen = set(gate.prepared_names(gate.query_prepared(source)))
+    while seen:
+        old = gate.prepared_names(source.execute(gate.statement("prepared_before"), {"seconds": seconds}))
+        gate.refuse([gate.condition(gate.PREPARED, old)])
+        time.sleep(_BETWEEN)
+        seen &= set(gate.prepared_names(gate.query_prepared(source)))
 
 
 def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection, second: Connection) -> None:

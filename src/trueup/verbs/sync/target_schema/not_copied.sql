@@ -64,6 +64,14 @@ UNION ALL
 SELECT '', e.evtname::text, 'event trigger', NULL FROM pg_event_trigger e
  WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_event_trigger'::regclass AND d.objid = e.oid AND d.deptype = 'e')
 
+-- name: invalid
+-- Indexes that pg_dump leaves out: a CREATE INDEX CONCURRENTLY that failed or still runs.
+SELECT n.nspname::text AS schema, c.relname::text AS name, h.relname::text AS home
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_class h ON h.oid = i.indrelid
+ WHERE NOT (i.indisready AND (i.indisvalid OR h.relkind = 'p')) AND h.relkind IN ('r', 'p', 'm') AND c.relpersistence <> 't'
+ ORDER BY 1, 2
+
 -- name: forced
 -- Tables whose row security also applies to their owner.
 SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -39,6 +39,7 @@ def check_schema_creation(
     roles = check_roles(source, target, scope, problems, remarks)
     _check_rights(source, target, tables, mode, problems)
     remarks += database_remarks(source, target, no_owner=scope.no_owner)
+    remarks += _invalid_indexes(source, left_out)
     return roles
 
 
@@ -84,6 +85,19 @@ def _check_collations(source: Connection, target: Connection, problems: list[Pro
     query = "SELECT oid::regcollation::text FROM pg_collation WHERE collprovider = 'i' AND oid >= 16384 ORDER BY 1"
     what, cure = "the target's server has no ICU", "use a server that was built with ICU, or drop the collation"
     problems += [Problem(f"collation {name}", what, cure) for (name,) in source.execute(query).fetchall()]
+
+
+def _invalid_indexes(source: Connection, left_out: LeftOut) -> list[str]:
+    """Return a remark per index of the source that a dump leaves out, although a comparison of the schemas finds it."""
+    remarks = []
+    for row in statement_rows(source, "invalid"):
+        if (row["schema"], row["home"]) not in left_out.relations:
+            shown = display_name(row["schema"], row["name"])
+            remarks.append(
+                f"the index {shown} is invalid (CREATE INDEX CONCURRENTLY failed, or still runs): it is not created on"
+                f" the target, and closes the gate of a switchover; drop it, or REINDEX INDEX CONCURRENTLY {shown}"
+            )
+    return remarks
 
 
 def _check_rights(

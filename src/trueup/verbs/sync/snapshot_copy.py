@@ -229,12 +229,16 @@ def _build(
     ahead: DumpAhead | None,
 ) -> None:
     stored = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
-    if stored.phase == "copied":
+    has_failed = stored.phase == "building"
+    if stored.phase == "copied" or has_failed:
         with Runner(link, request, progress) as runner:
-            # Before indexes are built: after a kill, these would be built again.
-            runner.copy_large_objects(is_first=True)
-            if stored.made_schema and stored.snapshots > 1:
-                # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
+            if not has_failed:
+                # Before indexes are built: after a kill, these would be built again.
+                runner.copy_large_objects(is_first=True)
+            if stored.made_schema and (stored.snapshots > 1 or has_failed):
+                # Rows of several snapshots may contradict each other; one round over the whole log corrects that. So it
+                # does with rows that a constraint has refused, and that were changed on the source since then.
+                silence(link.target, link.name, link.epoch, link.tables, link.plan.mode)
                 runner.round(everything=True)
     if stored.made_schema:
         state.set_phase(link.target, request.name, link.epoch, "building")

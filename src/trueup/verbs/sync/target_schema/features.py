@@ -9,11 +9,14 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from trueup.config.wording import shown_names
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name, display_part
 from trueup.db.statements import load
 from trueup.verbs.sync.model import Problem, SyncTable
+
+_SHOWN = 5
 
 
 def check_values(source: Connection, target: Connection, tables: Iterable[SyncTable], problems: list[Problem]) -> None:
@@ -50,14 +53,15 @@ def check_definitions(
         what = "the target's server was built without XML, which its definition uses"
         problems += [Problem(row["shown"], what, "use a server with XML (libxml), or drop it") for row in found]
     known = {str(name) for (name,) in target.execute(_statement("known_collations")).fetchall()}
-    missing: dict[str, bool] = {}
+    missing: dict[tuple[str, bool], list[str]] = {}
     for row in _rows(source, "collations"):
         if str(row["collation"]) not in known and (row["schema"], row["name"]) not in left_out:
-            missing[row["collation"]] = row["is_icu"]
+            missing.setdefault((row["collation"], row["is_icu"]), []).append(row["shown"])
     what = "the target's server does not have it"
-    for collation, is_icu in missing.items():
+    for (collation, is_icu), users in missing.items():
         imported = "install the locale there, and run SELECT pg_import_system_collations('pg_catalog')"
-        cure = "use a server that was built with ICU" if is_icu else imported
+        there = "use a server that was built with ICU" if is_icu else imported
+        cure = f"{there}; or give another collation to what uses it: {shown_names(users, _SHOWN)}"
         problems.append(Problem(f"collation {collation}", what, cure))
 
 

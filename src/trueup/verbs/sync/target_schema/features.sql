@@ -44,8 +44,8 @@ SELECT pg_describe_object(t.classid, t.objid, 0) AS shown, c.relnamespace::regna
 SELECT collname::text FROM pg_collation WHERE collencoding IN (-1, (SELECT encoding FROM pg_database WHERE datname = current_database()))
 
 -- name: collations
--- The collations of the server that objects of the database use, and the relation that uses each, if it is one.
-SELECT DISTINCT k.collname::text AS collation, k.collprovider = 'i' AS is_icu,
+-- The collations of the server that objects of the database use, these objects, and their relations.
+SELECT k.collname::text AS collation, k.collprovider = 'i' AS is_icu, pg_describe_object(d.classid, d.objid, d.objsubid) AS shown,
        h.relnamespace::regnamespace::text AS schema, h.relname::text AS name
   FROM pg_depend d JOIN pg_collation k ON k.oid = d.refobjid AND k.oid < 16384
   LEFT JOIN pg_attrdef f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
@@ -54,4 +54,4 @@ SELECT DISTINCT k.collname::text AS collation, k.collprovider = 'i' AS is_icu,
   LEFT JOIN pg_index i ON d.classid = 'pg_class'::regclass AND i.indexrelid = d.objid
   LEFT JOIN pg_class h ON h.oid = coalesce(f.adrelid, nullif(o.conrelid, 0), r.ev_class, i.indrelid,
                                            CASE WHEN d.classid = 'pg_class'::regclass THEN d.objid END)
- WHERE d.refclassid = 'pg_collation'::regclass AND d.objid >= 16384 ORDER BY 1, 3, 4
+ WHERE d.refclassid = 'pg_collation'::regclass AND d.objid >= 16384 ORDER BY 1, 3

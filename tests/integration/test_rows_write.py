@@ -195,6 +195,32 @@ def test_foreign_keys_are_read_ordered_and_verified(databases: Databases) -> Non
         }
 
 
+def test_periods_that_refer_to_several_rows(databases: Databases) -> None:
+    (node,) = databases(1)
+    if int((node.server.data_dir / "PG_VERSION").read_text()) < 18:
+        return
+    node.execute(
+        """CREATE EXTENSION btree_gist;
+           CREATE TABLE prices (id int, at daterange, PRIMARY KEY (id, at WITHOUT OVERLAPS));
+           CREATE TABLE offers (n int, id int, at daterange,
+               FOREIGN KEY (id, PERIOD at) REFERENCES prices (id, PERIOD at));
+           INSERT INTO prices VALUES (1, '[2024-01-01,2024-02-01)'), (1, '[2024-02-01,2024-03-01)'), (2, '[,)');
+           INSERT INTO offers VALUES (1, 1, '[2024-01-10,2024-02-10)'), (2, 2, '[2020-01-01,)'), (3, NULL, '[,)');
+           SET session_replication_role = replica; INSERT INTO offers VALUES (4, 1, '[2024-02-10,2024-03-02)')"""
+    )
+    with opened(node) as connection:
+        (key,) = read_foreign_keys(connection)
+        assert key.period
+        # One row of the parent overlaps it, but does not cover it.
+        assert orphans(connection, key) == [("1", "[2024-02-10,2024-03-02)")]
+    node.execute(
+        "DELETE FROM offers WHERE n = 4; SET session_replication_role = replica; DELETE FROM prices"
+        " WHERE at = '[2024-02-01,2024-03-01)'"
+    )
+    with opened(node) as connection:
+        assert orphans(connection, key) == [("1", "[2024-01-10,2024-02-10)")]
+
+
 def test_long_chains_of_tables_are_ordered() -> None:
     tables = [("s", f"t{number:04}") for number in range(2000)]
     rest: list[Any] = [("a",), ("a",), ("=",), ("t",), ("t",), False, True, False, "a", "a", True]

@@ -39,6 +39,8 @@ class ForeignKey:
     on_delete: str  # as in pg_constraint: a no action, r restrict, c cascade, n set null, d set default
     on_update: str
     nullable: bool  # whether all columns of the child may be NULL
+    # Whether the last column is a PERIOD (PostgreSQL 18): rows of the parent must cover it, each of them overlaps it.
+    period: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} of {display_name(*self.child)}"
@@ -90,7 +92,7 @@ def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None
     return [key for key in keys if names & {key.child, key.parent, key.child_root, key.parent_root}]
 
 
-_PLAIN = ("deferrable", "validated", "match_full", "on_delete", "on_update", "nullable")
+_PLAIN = ("deferrable", "validated", "match_full", "on_delete", "on_update", "nullable", "period")
 
 
 def in_order(tables: Iterable[TableName], keys: Iterable[ForeignKey]) -> Order:
@@ -182,10 +184,17 @@ def orphans(
     is_set = [sql.SQL("{} IS NOT NULL").format(column) for column in own]
     # MATCH FULL: all columns are set, or none. Otherwise a row with one NULL has no parent.
     is_referring = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
+    covered = sql.SQL("")
+    if key.period:
+        last = as_type(sql.Identifier("p", key.parent_columns[-1]), key.parent_types[-1])
+        covered = sql.SQL(" HAVING {} OPERATOR(pg_catalog.<@) pg_catalog.range_agg({})").format(
+            as_type(own[-1], key.child_types[-1]), last
+        )
     query = sql.SQL(
-        "SELECT {shown} FROM {child} {alias} WHERE ({refers}) AND NOT EXISTS (SELECT FROM {parent} p WHERE {pairs})"
-        "{among} LIMIT {limit}"
+        "SELECT {shown} FROM {child} {alias} WHERE ({refers})"
+        " AND NOT EXISTS (SELECT FROM {parent} p WHERE {pairs}{covered}){among} LIMIT {limit}"
     ).format(
+        covered=covered,
         shown=sql.SQL(", ").join(output_of(column) for column in own),
         child=sql.Identifier(*key.child),
         alias=sql.Identifier(child),

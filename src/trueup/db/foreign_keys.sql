@@ -48,7 +48,8 @@ SELECT c.conname::text AS name,
        c.confdeltype::text AS on_delete, c.confupdtype::text AS on_update,
        NOT EXISTS (SELECT FROM unnest(c.conkey) k(attnum)
                      JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
-                    WHERE a.attnotnull) AS nullable
+                    WHERE a.attnotnull) AS nullable,
+       coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) AS period
   FROM keys c
   JOIN roots cr ON cr.oid = c.conrelid JOIN roots pr ON pr.oid = c.confrelid
   JOIN pg_class cc ON cc.oid = c.conrelid JOIN pg_namespace cn ON cn.oid = cc.relnamespace

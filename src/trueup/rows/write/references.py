@@ -107,8 +107,8 @@ def deferrable_constraints(
 
 
 def _check_children(connection: Connection, spec: TableSpec, key: ForeignKey, batches: KeyBatches) -> None:
-    if set(key.parent_columns) != set(spec.key_names):
-        # The foreign key refers to columns that may have been written: check all rows of the child.
+    if set(key.parent_columns) != set(spec.key_names) or key.period:
+        # The foreign key refers to columns that may have been written, or to several rows: check all rows of the child.
         _check(key, orphans(connection, key, limit=1))
         return
     places = {part.column.name: place for place, part in enumerate(spec.key)}

@@ -210,7 +210,8 @@ class Rounds:
             # The child may be outside of the sync.
             child, parent = tables.get(key.child_root), tables[key.parent_root]
             # A row that leaves a partition with references to it is not among the deleted rows.
-            by_key = key.parent == parent.name and sorted(key.parent_columns) == sorted(parent.spec.key_names)
+            by_key = key.parent == parent.name and not key.period
+            by_key = by_key and sorted(key.parent_columns) == sorted(parent.spec.key_names)
             is_whole = key.child_root in reloaded or parent.name in reloaded
             if is_whole or (parent.name in keys_of and not by_key):
                 broken += gate.broken_foreign_keys(target, [key])

@@ -184,7 +184,7 @@ def orphans(
     is_set = [sql.SQL("{} IS NOT NULL").format(column) for column in own]
     # MATCH FULL: all columns are set, or none. Otherwise a row with one NULL has no parent.
     is_referring = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
-    covered = sql.SQL("")
+    covered: sql.Composable = sql.SQL("")
     if key.period:
         last = as_type(sql.Identifier("p", key.parent_columns[-1]), key.parent_types[-1])
         covered = sql.SQL(" HAVING {} OPERATOR(pg_catalog.<@) pg_catalog.range_agg({})").format(

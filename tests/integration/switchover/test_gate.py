@@ -231,3 +231,31 @@ def test_no_way_back_without_triggers_on_the_new_database(
         with pytest.raises(GateClosed, match=reason):
             moving.execute()
     assert not moving.execute().already
+
+
+def test_foreign_keys_of_excluded_tables_that_would_fire(
+    databases: Databases, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rollback would delete rows that are not in the sync: the plan says it, and nothing is moved."""
+    old, new = databases(2)
+    old.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
+    nodes = []
+    for name, database in (("n1", old), ("n2", new)):
+        database.execute(
+            f"GRANT CREATE ON DATABASE {database.name} TO {role}; GRANT CREATE, USAGE ON SCHEMA public TO {role}"
+        )
+        nodes.append(f"--node={name}={database.server.uri(database.name, role, 'p')}")
+    old.execute(
+        f"SET SESSION AUTHORIZATION {role}; CREATE TABLE parent (id int PRIMARY KEY);"
+        " CREATE TABLE child (id int REFERENCES parent ON DELETE CASCADE); INSERT INTO parent VALUES (1)"
+    )
+    new.execute(f"SET SESSION AUTHORIZATION {role}; CREATE TABLE parent (id int PRIMARY KEY)")
+    options = ["--from=n1", "--to=n2", *nodes]
+    assert run(["sync", "plan", *options, "--exclude-tables=child"]) == 0
+    assert "child_id_fkey of public.child would fire on n1 when a rollback writes" in capsys.readouterr().out
+    assert run(["sync", "start", *options, "--exclude-tables=child", "-q"]) == 0
+    assert run(["switchover", "execute", *options]) == 2
+    reason = "on n1, the foreign key child_id_fkey of public.child refers to public.parent: it would fire"
+    assert reason in capsys.readouterr().err
+    old.execute("ALTER TABLE child DROP CONSTRAINT child_id_fkey")
+    assert run(["switchover", "execute", *options, "--budget=30s"]) == 0

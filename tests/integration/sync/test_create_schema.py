@@ -335,6 +335,8 @@ CREATE TABLE documents (id int PRIMARY KEY, "Doc" page, parts xml[]);
 CREATE VIEW of_parent AS SELECT '<a/>'::xml, id FROM parent;
 CREATE VIEW element AS SELECT xmlelement(NAME a, v) FROM parent; CREATE VIEW harmless AS SELECT NULL::xml AS x;
 CREATE TABLE sorted (id int PRIMARY KEY, v text); CREATE INDEX by_name ON sorted (v COLLATE "de-x-icu");
+INSERT INTO documents VALUES (1, '<a/>'); CREATE TABLE empty (id int PRIMARY KEY, x xml, y text DEFAULT
+    xmlserialize(content NULL AS text)); INSERT INTO empty VALUES (1);
 INSERT INTO parent SELECT g, 'v' FROM generate_series(1, 9) g;
 INSERT INTO child SELECT g, g FROM generate_series(1, 3) g;
 """

@@ -87,13 +87,16 @@ def make_plan(
     else:
         tables = check_targets(target, candidates, mode, problems, progress)
     _check_keyless(source, target, tables, problems, remarks)
-    check_values(source, target, tables, problems)
+    if not progress.is_filled:
+        check_values(source, target, tables, problems)
     if makes_schema or progress.is_bare:
         # trueup makes the tables of the target, which has no others.
         keys = _foreign_keys(source, tables, refused.values(), problems)
     else:
         keys = _foreign_keys(target, tables, refused.values(), problems)
         keys += _from_outside(target, tables, problems, can_check=progress.is_filled and mode != ORDERED)
+    if not progress.is_brief:
+        remarks += _way_back_notes(source, tables, names)
     order = in_order([table.name for table in tables], keys)
     if mode == ORDERED:
         _check_cycles(order.groups, keys, problems)
@@ -375,6 +378,21 @@ def _foreign_keys(
             add = "" if key.parent_root in refused else f"add {parent} to the sync, or "
             problems.append(Problem(child, what, f"{add}exclude it: --exclude-tables {child}"))
     return keys
+
+
+def _way_back_notes(source: Connection, tables: Many[SyncTable], names: tuple[str, str]) -> list[str]:
+    """Return the foreign keys of excluded tables that close the gate of a switchover: see `way_back.problems`."""
+    inside = {table.name for table in tables}
+    keys = [
+        key for key in read_foreign_keys(source, inside) if key.parent_root in inside and key.child_root not in inside
+    ]
+    if not keys or _mode(source) != ORDERED:
+        return []
+    return [
+        f"the foreign key {key} would fire on {names[0]} when a rollback writes, and closes the gate of a switchover:"
+        f" do not exclude its table, drop it, or let the role set session_replication_role on {names[0]}"
+        for key in keys
+    ]
 
 
 def _from_outside(

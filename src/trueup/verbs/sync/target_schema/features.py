@@ -20,16 +20,23 @@ _SHOWN = 5
 
 
 def check_values(source: Connection, target: Connection, tables: Iterable[SyncTable], problems: list[Problem]) -> None:
-    """Add a problem per table with values that the target cannot read."""
+    """Add a problem per table with values that the target cannot read.
+
+    A table without such values can be synced; it is set aside when there is one.
+    """
     by_oid = {table.oid: table for table in tables}
     rows = _rows(source, "xml", {"oids": list(by_oid)})
     if not rows or _has_xml(target):
         return
     for oid in dict.fromkeys(row["oid"] for row in rows):
-        columns = ", ".join(display_part(row["column"]) for row in rows if row["oid"] == oid)
-        what = f"the target's server was built without XML, and cannot read values of {columns}"
-        cure = f"use a server with XML (libxml), or exclude it: --exclude-tables {by_oid[oid]}"
-        problems.append(Problem(str(by_oid[oid]), what, cure))
+        table, columns = by_oid[oid], [str(row["column"]) for row in rows if row["oid"] == oid]
+        is_set = sql.SQL(" OR ").join(sql.SQL("{} IS NOT NULL").format(sql.Identifier(name)) for name in columns)
+        query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(*table.name), is_set)
+        if one_value(source.execute(query)):
+            shown = ", ".join(map(display_part, columns))
+            what = f"the target's server was built without XML, and cannot read values of {shown}"
+            cure = f"use a server with XML (libxml), or exclude it: --exclude-tables {table}"
+            problems.append(Problem(str(table), what, cure))
 
 
 def check_definitions(

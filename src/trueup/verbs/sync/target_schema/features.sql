@@ -21,8 +21,8 @@ SELECT c.oid::bigint, a.attname::text AS column FROM pg_attribute a JOIN pg_clas
  WHERE a.attnum > 0 AND NOT a.attisdropped AND c.oid = ANY (%(oids)s::oid[]) ORDER BY c.oid, a.attnum
 
 -- name: xml_definitions
--- The definitions with an XML expression or a constant of type xml, which a server parses when they are created; and
--- their relations.
+-- The definitions with a constant of type xml, or with XMLELEMENT, XMLFOREST or XMLPI, which a server evaluates in part
+-- when they are created; and their relations.
 WITH trees(classid, objid, home, tree) AS (
     SELECT 'pg_rewrite'::regclass::oid, r.oid, r.ev_class, r.ev_action::text FROM pg_rewrite r WHERE r.rulename <> '_RETURN'
     UNION ALL SELECT 'pg_class'::regclass, r.ev_class, r.ev_class, r.ev_action::text FROM pg_rewrite r WHERE r.rulename = '_RETURN'
@@ -36,7 +36,7 @@ WITH trees(classid, objid, home, tree) AS (
 )
 SELECT pg_describe_object(t.classid, t.objid, 0) AS shown, c.relnamespace::regnamespace::text AS schema, c.relname::text AS name
   FROM trees t LEFT JOIN pg_class c ON c.oid = t.home
- WHERE t.objid >= 16384 AND t.tree ~ '\{XMLEXPR |:consttype 142 [^}]*:constisnull false'
+ WHERE t.objid >= 16384 AND t.tree ~ '\{XMLEXPR :op [124] |:consttype 142 [^}]*:constisnull false'
    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = t.classid AND d.objid = t.objid AND d.deptype = 'e')
  ORDER BY 1
 

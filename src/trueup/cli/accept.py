@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from trueup.cli.options import flag, option, repeated, shared
-from trueup.cli.output import show
+from trueup.cli.output import echo, echo_json, show
 from trueup.errors import ConfigError
 
 
@@ -59,11 +58,11 @@ def accept(report: str | None, **options: Any) -> None:
         listed = acceptances(all=options["with_ended"], **where)
         now = times.now()
         if as_json:
-            click.echo(json.dumps([{**asdict(each), "state": each.state(now)} for each in listed]))
+            echo_json([{**asdict(each), "state": each.state(now)} for each in listed])
         elif listed:
-            click.echo(acceptances_text(listed, now))
+            echo(acceptances_text(listed, now))
         else:
-            click.echo("no accepted differences", err=True)
+            echo("no accepted differences", err=True)
     else:
         ended = revoke(str(options["revoke"]), by=options["by"], **where)
         text = f"revoked: acceptance {ended.short_id} of {ended.table_name} ({ended.reason})"

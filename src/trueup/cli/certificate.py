@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from trueup.cli.options import inline_nodes, node_options_of_a_report, option, repeated, shared
-from trueup.cli.output import show
+from trueup.cli.output import echo, echo_json, show, write_json
 from trueup.cli.validate_options import META
 from trueup.errors import ConfigError
 
@@ -78,8 +77,9 @@ def verify(files: tuple[str, ...], public: str, as_json: bool) -> int:
       trueup certificate verify certificate-7.json --key trueup.key.pub
       trueup certificate verify certificate-1.json certificate-2.json --key trueup.key.pub
 
-    Exit codes: 0 intact, signed, and all tables are proven; 1 changed, signed with another key, or not the next link of
-    the chain; 2 not signed, a table is not proven, or the file cannot be read.
+    Exit codes: 0 intact, signed with this key, and all tables are proven; 1 changed, signed with another key, or not
+    the next link of the chain; 2 not signed, no key or fingerprint was given, a table is not proven or only in part, or
+    the file cannot be read.
     """
     from trueup.api.certificate import verify_certificate
     from trueup.verbs.certificate.text import verify_text
@@ -107,7 +107,7 @@ def keygen(output: str) -> None:
         raise ConfigError("--output is missing", cure="name the file of the private key")
     public = certificate_key(output)
     name = fingerprint(public_text(read_public(Path(public))))
-    click.echo(f"private key: {output}\npublic key: {public}\nfingerprint: {name}")
+    echo(f"private key: {output}\npublic key: {public}\nfingerprint: {name}")
 
 
 @certificate.command(name="list")
@@ -124,11 +124,11 @@ def list_(as_json: bool, **options: Any) -> None:
 
     issued = issued_certificates(**options)
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in issued]))
+        echo_json([asdict(each) for each in issued])
     elif issued:
-        click.echo(issued_text(issued))
+        echo(issued_text(issued))
     else:
-        click.echo("no certificate was issued yet", err=True)
+        echo("no certificate was issued yet", err=True)
 
 
 @certificate.command(name="show")
@@ -147,9 +147,9 @@ def show_(number: int, output: str, **options: Any) -> None:
     from trueup.verbs.certificate.text import certificate_text
 
     if output:
-        click.echo(certificate_text(write_certificate(number, output, **options)))
+        echo(certificate_text(write_certificate(number, output, **options)))
         return
     known = {each.number: each for each in issued_certificates(**options)}
     if number not in known:
         raise ConfigError(f"certificate {number} does not exist", cure="list them with: trueup certificate list")
-    click.echo(known[number].document, nl=False)
+    write_json([known[number].document])

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
+from trueup.cli.output import echo
+
 VARIABLE = "_TRUEUP_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 Shell = Literal["bash", "zsh", "fish"]
@@ -38,7 +40,7 @@ def completion(ctx: click.Context, shell: Shell) -> None:
     The first example is for the current shell or for ~/.bashrc (with zsh: ~/.zshrc); the others are for new shells.
     Needs bash 4.4 or newer. For zsh, write `fpath+=~/.zfunc` before `autoload -Uz compinit && compinit`.
     """
-    click.echo(script(ctx.find_root().command, shell))
+    echo(script(ctx.find_root().command, shell))
 
 
 def script(command: click.Command, shell: Shell) -> str:
@@ -77,7 +79,8 @@ class _Completed(click.types.StringParamType):
         options: dict[str, Any] = {}
         for context in (ctx.parent, ctx):
             options.update({name: value for name, value in (context.params if context else {}).items() if value})
-        items = self._find(options, incomplete)
+        # A shell prints an item as it is: a name with control characters is not completed.
+        items = [item for item in self._find(options, incomplete) if f"{item.value}{item.help or ''}".isprintable()]
         return [item for item in items if item.type != "plain" or item.value.startswith(incomplete)]
 
 

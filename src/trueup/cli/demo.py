@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from trueup.cli.options import SECONDS, choice, flag, option
+from trueup.cli.output import echo
 from trueup.config.wording import counted
 
 
@@ -91,7 +92,7 @@ def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
 
     if stop:
         stopped = demo_run.stop(folder)
-        click.echo(
+        echo(
             f"stopped {counted(stopped, 'node')} in {folder}" if stopped else f"{folder} contains no nodes of a demo",
             err=not stopped,
         )
@@ -100,10 +101,10 @@ def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     with Shown(quiet=False) as progress:
         result = demo_run.run(rows=rows, keep=keep, folder=folder.absolute(), engine=engine, progress=progress)
-    click.echo(summary(result))
+    echo(summary(result))
     if keep:
-        click.echo(f"  the nodes are running: cd {folder} && trueup diff {demo_run.TABLE} --cluster demo")
-        click.echo(f"  stop them with: trueup demo --stop --folder {folder}")
+        echo(f"  the nodes are running: cd {folder} && trueup diff {demo_run.TABLE} --cluster demo")
+        echo(f"  stop them with: trueup demo --stop --folder {folder}")
     # The demo creates differences: it succeeds if they are found.
     return 0 if result.verdict == "DIFFER" else result.exit_code or 2
 
@@ -120,13 +121,13 @@ def _difflog(visits: int, keep: bool, folder: Path) -> int:
         with Shown(quiet=False) as progress:
             shown = difflog.run(visits=visits, folder=target, progress=progress)
     for result in shown.runs:
-        click.echo(run_summary(asdict(result)).rpartition("\n  next:")[0])
-    click.echo(f"the table has {shown.signed_rows:,} signed rows; five visits after collapsing:")
+        echo(run_summary(asdict(result)).rpartition("\n  next:")[0])
+    echo(f"the table has {shown.signed_rows:,} signed rows; five visits after collapsing:")
     for row in shown.sample:
-        click.echo("  " + "  ".join(str(value) for value in row))
-    click.echo(proof_summary(shown.proof.as_json()))
+        echo("  " + "  ".join(str(value) for value in row))
+    echo(proof_summary(shown.proof.as_json()))
     if keep:
-        click.echo(f"  all files are in {folder}: cd {folder} && trueup difflog prove")
+        echo(f"  all files are in {folder}: cd {folder} && trueup difflog prove")
     return shown.proof.exit_code
 
 
@@ -136,8 +137,8 @@ def _lake(rows: int) -> int:
     from trueup.report.text import summary
 
     with Shown(quiet=False) as progress:
-        result = lake.run(rows=rows, say=click.echo, progress=progress)
-    click.echo(summary(result))
+        result = lake.run(rows=rows, say=echo, progress=progress)
+    echo(summary(result))
     # The demo succeeds if exactly the rows that it changed are found.
     return 0 if result.pairs["pg/lake"].total == lake.CHANGES else result.exit_code or 2
 
@@ -156,7 +157,7 @@ def _serve(rows: int, seconds: float) -> int:
     if context.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
         threading.Timer(seconds, stop.set).start()
     with suppress(KeyboardInterrupt):
-        serve.run(rows=rows, port=0, verbs=tuple(root.list_commands(context)), stop=stop, say=click.echo)
+        serve.run(rows=rows, port=0, verbs=tuple(root.list_commands(context)), stop=stop, say=echo)
     return 0
 
 
@@ -167,21 +168,17 @@ def _tube(rows: int, seconds: float) -> int:
     from trueup.engine.progress import Shown
 
     with Shown(quiet=False) as progress:
-        shown = tube.run(rows=rows, seconds=seconds, say=click.echo, progress=progress)
+        shown = tube.run(rows=rows, seconds=seconds, say=echo, progress=progress)
     done = shown.summary
-    click.echo(
+    echo(
         f"the job delivered {counted(done.keys, 'key')}: {done.written:,} written, {done.removed:,} removed,"
         f" while the application ran {shown.statements:,} statements"
     )
     if shown.latencies:
         late = sorted(shown.latencies)
-        click.echo(
-            f"a change was in the copy after {median(late):.2f} s (the slowest of {len(late)}: {late[-1]:.2f} s)"
-        )
+        echo(f"a change was in the copy after {median(late):.2f} s (the slowest of {len(late)}: {late[-1]:.2f} s)")
     result = shown.result
-    click.echo(
-        f"{result.verdict}: the hashes of all {counted(result.rows['n1'], 'row')} of source and copy were compared"
-    )
+    echo(f"{result.verdict}: the hashes of all {counted(result.rows['n1'], 'row')} of source and copy were compared")
     # The demo succeeds if source and copy are equal and no row was given up.
     return result.exit_code or (2 if done.dead_letters else 0)
 
@@ -192,14 +189,14 @@ def _switchover(rows: int) -> int:
 
     with Shown(quiet=False) as progress:
         moved = switchover.run(rows=rows, progress=progress)
-    click.echo(switchover.moved_text(moved))
+    echo(switchover.moved_text(moved))
     return 0 if moved.is_good else 2
 
 
 def _proof(rows: int, seconds: float) -> int:
     from trueup.demo import proof
 
-    verdicts = [shown.verdict for shown in proof.run(rows=rows, seconds=seconds, say=click.echo)]
+    verdicts = [shown.verdict for shown in proof.run(rows=rows, seconds=seconds, say=echo)]
     # The demo changes a row of the replica: it succeeds if that is found, and the replica is equal at the end.
     return 0 if "DIFFER" in verdicts and verdicts[-1] == "MATCH" else 2
 
@@ -208,8 +205,8 @@ def _validate(rows: int, seconds: float) -> int:
     from trueup.demo import validate
     from trueup.verbs.validate.status import status_text
 
-    shown = validate.run(rows=rows, seconds=seconds, say=click.echo)
-    click.echo(status_text(shown.status))
-    click.echo(f"fence: validated through {shown.fence.position} after {shown.fence.seconds:.1f} s")
+    shown = validate.run(rows=rows, seconds=seconds, say=echo)
+    echo(status_text(shown.status))
+    echo(f"fence: validated through {shown.fence.position} after {shown.fence.seconds:.1f} s")
     # The demo changes rows of the replica: it succeeds if they are found and repaired.
     return shown.fence.exit_code

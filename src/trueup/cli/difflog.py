@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trueup.cli.options import POSITIVE, choice, decorated, flag, log_warnings, option, repeated, shared
-from trueup.cli.output import show
+from trueup.cli.output import echo, show
 
 if TYPE_CHECKING:
     from trueup.api.difflog import DiffLog
@@ -55,14 +55,14 @@ def init(path: Path, force: bool, sample: bool) -> None:
     raw = path.parent / "raw"
     write_example(path, force=force, sample=raw if sample else None)
     if not sample:
-        click.echo(f"wrote {path}; describe your entity in it, then: trueup difflog join")
+        echo(f"wrote {path}; describe your entity in it, then: trueup difflog join")
         return
     logs = " ".join(f"--log {name}={raw}/day1/{name}" for name in ("conversions", "money"))
-    click.echo(f"wrote {path} and {raw}; next:")
-    click.echo(f"  trueup difflog join --config {path} --visits {raw}/day1/visits {logs}")
-    click.echo(f"  trueup difflog run --config {path}")
+    echo(f"wrote {path} and {raw}; next:")
+    echo(f"  trueup difflog join --config {path} --visits {raw}/day1/visits {logs}")
+    echo(f"  trueup difflog run --config {path}")
     # The table has no rows of the fast supplier yet.
-    click.echo(f"  trueup difflog prove --config {path} --fast-log {raw}/day1/fast")
+    echo(f"  trueup difflog prove --config {path} --fast-log {raw}/day1/fast")
 
 
 @difflog.command()

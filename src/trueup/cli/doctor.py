@@ -9,7 +9,7 @@ import click
 
 from trueup.cli.environment import stray_variables
 from trueup.cli.options import COUNT, comma_separated, flag, node_options, option, selected_nodes, shared
-from trueup.cli.output import show
+from trueup.cli.output import echo, show
 
 if TYPE_CHECKING:
     from trueup.verbs.doctor.model import Finding
@@ -55,7 +55,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
 
     def tell(finding: Finding) -> None:
         if not as_json and not (quiet and finding.level == "OK"):
-            click.echo(_shown(finding))
+            _tell(finding)
 
     diagnosis = call.doctor(
         *tables,
@@ -71,11 +71,8 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
     return diagnosis.exit_code
 
 
-def _shown(finding: Finding) -> str:
+def _tell(finding: Finding) -> None:
     from trueup.verbs.doctor.text import line
 
-    text = line(finding)
-    if os.environ.get("NO_COLOR"):
-        return text
-    size = len(finding.level)
-    return click.style(text[:size], fg=_COLOURS[finding.level]) + text[size:]
+    coloured = 0 if os.environ.get("NO_COLOR") else len(finding.level)
+    echo(line(finding), colour=_COLOURS[finding.level], coloured=coloured)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from trueup.cli.options import COUNT, option, shared
-from trueup.cli.output import show_cut
+from trueup.cli.output import echo, echo_json, show, show_cut
 from trueup.cli.tasks import open_store
 from trueup.errors import ConfigError
 
@@ -36,16 +35,16 @@ def history(table: str | None, limit: int, as_json: bool, task_db: str | None) -
         if table is None:
             states = store.states()
             if as_json:
-                click.echo(json.dumps([asdict(state) for state in states]))
+                echo_json([asdict(state) for state in states])
             elif states:
                 runs = [
                     run
                     for last in (state.run for state in states)
                     for run in store.runs(last.table_name, cluster=last.cluster_name, nodes=last.nodes, limit=TREND)
                 ]
-                click.echo(states_text([asdict(state) for state in states], [asdict(run) for run in runs]))
+                echo(states_text([asdict(state) for state in states], [asdict(run) for run in runs]))
             else:
-                click.echo(f"no table was compared yet in {path}", err=True)
+                echo(f"no table was compared yet in {path}", err=True)
             return
         listed = [asdict(run) for name in _names(table) for run in store.runs(name)]
     if not listed:
@@ -53,7 +52,7 @@ def history(table: str | None, limit: int, as_json: bool, task_db: str | None) -
             f"table {table} has no history in {path}", cure="list the tables that have one with: trueup history"
         )
     shown = listed[:limit] if limit else listed
-    click.echo(json.dumps(shown) if as_json else runs_text(shown))
+    show(shown, runs_text(shown), as_json=as_json)
     if len(shown) < len(listed):
         show_cut(len(shown), len(listed), "runs", option="--limit 0 for all")
 

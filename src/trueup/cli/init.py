@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from trueup.cli.output import echo
+
 
 @click.command()
 @click.argument("path", default="trueup.toml", type=click.Path(path_type=Path))
@@ -22,5 +24,5 @@ def init(path: Path, force: bool) -> None:
     """
     from trueup.config.template import write_template
 
-    click.echo(f"wrote {write_template(path, force=force)}")
-    click.echo("  next: add your nodes to it, then: trueup check TABLE")
+    echo(f"wrote {write_template(path, force=force)}")
+    echo("  next: add your nodes to it, then: trueup check TABLE")

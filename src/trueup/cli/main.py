@@ -20,8 +20,10 @@ import click
 from trueup.cli.alerts import after_command, before_command
 from trueup.cli.environment import add_variables, is_on
 from trueup.cli.every import add_log_options, show_logs
+from trueup.cli.output import echo
 from trueup.config.logs import hide, shows_json
 from trueup.config.secrets import mask
+from trueup.config.visible import one_line
 from trueup.errors import CheckFailed, ConfigError, Interrupted, TrueupError
 
 # Verb -> the module and the name of its command; a module is imported only when its verb is used.
@@ -181,14 +183,15 @@ def _print_error(error: TrueupError, verbose: bool) -> int:
         known = {name: value for name, value in fields.items() if value}
         logging.getLogger(__name__).error("%s", error, extra={**known, "exit_code": error.exit_code})
         return error.exit_code
-    lines = [mask(trace).rstrip()] if trace else []
+    # Indented: the message of an error at its end may have several lines.
+    lines = [f"  {line}" for line in mask(trace).rstrip().split("\n")] if trace else []
     if isinstance(error, CheckFailed) and len(error.reasons) > 1:
-        lines += ["trueup: cannot start:", *(f"  - {reason}" for reason in error.reasons)]
+        lines += ["trueup: cannot start:", *(f"  - {one_line(reason)}" for reason in error.reasons)]
     else:
         first, *more = str(error).splitlines() or [""]
         lines += [f"trueup: {first}", *(f"  {line.strip()}" for line in more)]
-    lines += [f"  what to do: {cure}"] if cure else []
-    click.echo("\n".join(lines), err=True)
+    lines += [f"  what to do: {one_line(cure)}"] if cure else []
+    echo("\n".join(lines), err=True)
     return error.exit_code
 
 

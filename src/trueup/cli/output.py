@@ -1,14 +1,36 @@
-"""Printing of results: as JSON, or as text unless --quiet."""
+"""Printing: everything that a command writes to stdout or stderr, except log records, passes this module.
+
+Texts come from documents, databases and other programs: control characters are written as escapes.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
+from trueup.config.visible import visible, visible_json
 from trueup.errors import StoreError
+
+
+def echo(text: object, *, err: bool = False, colour: str = "", coloured: int = 0) -> None:
+    """Print a text; its first `coloured` characters have a colour on a terminal."""
+    shown = str(visible(str(text)))
+    click.echo(click.style(shown[:coloured], fg=colour) + shown[coloured:] if coloured else shown, err=err)
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    click.echo(visible_json(json.dumps(value)))
+
+
+def write_json(pieces: Iterable[str]) -> None:
+    """Print the pieces of a JSON document, which another program may have written."""
+    sys.stdout.writelines(map(visible_json, pieces))
 
 
 def show(result: Any, text: str, *, as_json: bool, quiet: bool = False, done: str = "") -> None:
@@ -19,7 +41,10 @@ def show(result: Any, text: str, *, as_json: bool, quiet: bool = False, done: st
     if quiet and not as_json:
         return
     try:
-        click.echo(json.dumps(result) if as_json else text)
+        if as_json:
+            echo_json(result)
+        else:
+            echo(text)
     except OSError as error:
         if error.errno == errno.EPIPE and not done:
             # The reader of stdout has seen enough.
@@ -31,4 +56,4 @@ def show(result: Any, text: str, *, as_json: bool, quiet: bool = False, done: st
 def show_cut(shown: int, total: int | None, what: str, *, option: str) -> None:
     """Say on stderr that a list was cut, so that it is not taken for all entries; `total` None: not counted."""
     count = f"{shown:,} of {total:,} {what}" if total is not None else f"only {shown:,} {what}"
-    click.echo(f"{count} are shown; use {option}", err=True)
+    echo(f"{count} are shown; use {option}", err=True)

@@ -11,6 +11,7 @@ import click
 from trueup.cli.environment import COMMAND_LINE_ONLY, long_name, options_of, shown_variable, without_variable
 from trueup.cli.every import EVERY
 from trueup.cli.main import trueup
+from trueup.cli.output import echo
 from trueup.cli.reference_settings import code, settings_part, table, undocumented_settings
 
 _HEAD = """\
@@ -195,4 +196,4 @@ def _link(path: str) -> str:
 
 
 if __name__ == "__main__":
-    click.echo(reference(), nl=False)
+    echo(reference().rstrip("\n"))

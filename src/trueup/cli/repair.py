@@ -21,7 +21,7 @@ from trueup.cli.options import (
     repeated,
     shared,
 )
-from trueup.cli.output import show
+from trueup.cli.output import echo, show
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def repair(
     _check_arguments(report, validation, meta=meta, write_plan=write_plan)
     if write_plan:
         config = _config(options)
-        click.echo(call.write_plan(str(report), write_plan, tables=tables, config=config, task_db=options["task_db"]))
+        echo(call.write_plan(str(report), write_plan, tables=tables, config=config, task_db=options["task_db"]))
         return 0
     if report:
         return _run(partial(call.repair_any, report, tables=tables), options, _text, _failed)
@@ -221,5 +221,5 @@ def _run(
     show(result.as_json(), text(result), as_json=as_json, quiet=quiet, done=done)
     if quiet and not as_json:
         for place, error in failed(result).items():
-            click.echo(f"trueup: {place}: {error}", err=True)
+            echo(f"trueup: {place}: {error}", err=True)
     return result.exit_code

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trueup.cli.options import SHARED, flag, option, repeated, shared
+from trueup.cli.output import echo
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def serve(ctx: click.Context, /, config: str | None, quiet: bool, **options: Any
         tuple(root.command.list_commands(root)),
         with_doctor=not options["no_doctor"],
     )
-    run(scope, _options(options), lambda url: click.echo(f"trueup serves {url}"))
+    run(scope, _options(options), lambda url: echo(f"trueup serves {url}"))
     return 0
 
 

@@ -21,6 +21,7 @@ from trueup.cli.options import (
     timeout_option,
 )
 from trueup.cli.output import show
+from trueup.config.visible import as_lines
 
 if TYPE_CHECKING:
     from trueup.api.switchover import Switchover
@@ -260,7 +261,7 @@ def _move(action: str, options: dict[str, Any]) -> None:
 
 def _print_ended(ended: Ended, as_json: bool) -> None:
     done = [*ended.done, f"{ended.in_use} is in use"] if ended.in_use else list(ended.done)
-    show(ended.as_json(), "\n".join(done), as_json=as_json, done="; ".join(done))
+    show(ended.as_json(), as_lines(done), as_json=as_json, done="; ".join(done))
 
 
 def _switchover(options: dict[str, Any]) -> tuple[bool, Switchover, dict[str, Any]]:

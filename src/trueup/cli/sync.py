@@ -21,6 +21,7 @@ from trueup.cli.options import (
     timeout_option,
 )
 from trueup.cli.output import show
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def run(how: Literal["close", "follow", "once"], quiet: bool, follow_ddl: bool, 
     with Shown(quiet=quiet) as progress, serving_metrics(port, sync.config, options["task_db"]):
         totals = sync.run(how, follow_ddl=follow_ddl, progress=progress, **end)
     lines = [totals.text(), *(f"SET ASIDE: {problem}; to fix it: {problem.cure}" for problem in totals.aside)]
-    show(totals.as_json(), "\n".join(lines), as_json=as_json, quiet=quiet)
+    show(totals.as_json(), as_lines(lines), as_json=as_json, quiet=quiet)
     return 2 if totals.aside else 0
 
 
@@ -306,7 +307,7 @@ def drop(timeout: float, without_source: bool, without_target: bool, **options: 
     existed = [part for part, did_exist in parts if did_exist]
     text = f"dropped {' and '.join(existed)}" if existed else f"the sync {name} does not exist"
     values = {"log": dropped.log, "sync": dropped.state, "schema": dropped.schema, "left": dropped.left}
-    show(values, "\n".join(filter(None, (text, dropped.left))), as_json=as_json)
+    show(values, as_lines(filter(None, (text, *dropped.left.splitlines()))), as_json=as_json)
 
 
 def _sync(options: dict[str, Any]) -> tuple[bool, Sync]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trueup.cli.options import COUNT, SHARED, choice, decorated, flag, option, shared
+from trueup.cli.output import echo, echo_json, show_cut, write_json
 from trueup.cli.output import show as print_result
-from trueup.cli.output import show_cut
 from trueup.config.wording import counted
 from trueup.errors import ConfigError
 
@@ -52,11 +51,11 @@ def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) ->
     has_more = bool(limit) and len(listed) > limit
     listed = listed[:limit] if limit else listed
     if as_json:
-        click.echo(json.dumps(listed))
+        echo_json(listed)
     elif listed:
-        click.echo(task_table(listed))
+        echo(task_table(listed))
     else:
-        click.echo(f"no tasks yet in {store.path}", err=True)
+        echo(f"no tasks yet in {store.path}", err=True)
     if has_more:
         show_cut(limit, None, "tasks", option="--limit 0 for all")
 
@@ -157,7 +156,7 @@ def _request(task_db: str | None, task_id: str, request: str, verb: str) -> None
     with open_store(task_db) as store:
         task = store.get(task_id)
         store.ask(task.task_id, request)
-    click.echo(f"asked task {task.task_id[:8]} to {verb}")
+    echo(f"asked task {task.task_id[:8]} to {verb}")
 
 
 @click.command()
@@ -183,7 +182,7 @@ def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> N
     if task.task_type in ("TABLE_DIFF", "TABLE_RERUN") and task.diff_file_path:
         _show_diff(Path(task.diff_file_path), output, to)
     elif "diff_summary" in task.task_context:
-        click.echo(_task_report(asdict(task), output, to))
+        echo(_task_report(asdict(task), output, to))
     else:
         cure = f"see the reason with: trueup tasks show {task.task_id[:8]}"
         raise ConfigError(f"task {task.task_id[:8]} has no report (its status is {task.task_status})", cure=cure)
@@ -198,16 +197,19 @@ def _show_diff(path: Path, output: str, to: Path | None) -> None:
 
     content = open_report(path)
     if output == "html":
-        click.echo(str(write_diff_page(to or path.with_suffix(".html"), content)))
+        echo(str(write_diff_page(to or path.with_suffix(".html"), content)))
         return
     with showing(path):
-        pieces = content.lines() if output == "json" else iter([report_text(content) + "\n"])
-        if to is None:
-            sys.stdout.writelines(pieces)
-            return
-        with private_file(to) as file:
-            file.writelines(pieces)
-    click.echo(str(to))
+        if to is None and output == "json":
+            write_json(content.lines())
+        elif to is None:
+            echo(report_text(content))
+        else:
+            with private_file(to) as file:
+                file.writelines(content.lines() if output == "json" else [report_text(content) + "\n"])
+    if to is None:
+        return
+    echo(str(to))
 
 
 def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:

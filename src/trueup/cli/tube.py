@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from trueup.cli.options import COUNT, POSITIVE, SHARED, flag, interval_option, option, timeout_option
-from trueup.cli.output import show
+from trueup.cli.output import echo, show
 from trueup.cli.tube_options import FILTER, FORCE, LOCK_TIMEOUT, ON, SHARD, open_node, open_tube, tube_options
 from trueup.cli.tube_run import dead_letters, prove, run
 from trueup.config.wording import counted
@@ -292,7 +292,7 @@ def stats(watch: bool, interval: float, times: int, as_json: bool, **options: An
 
     with open_node(options) as session:
         if watch:
-            output.watch(session, interval=interval, times=times, as_lines=as_json, write=click.echo)
+            output.watch(session, interval=interval, times=times, as_lines=as_json, write=echo)
             return
         values, text = output.look(session)
     show(values, text, as_json=as_json)

@@ -15,6 +15,7 @@ from trueup.cli.metrics import PORT, serving_metrics
 from trueup.cli.options import POSITIVE, SECONDS, SHARED, flag, inline_nodes, option, repeated, shared
 from trueup.cli.output import show, show_cut
 from trueup.cli.tube_options import ON, open_tube, tube_options
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 
 if TYPE_CHECKING:
@@ -249,4 +250,4 @@ def _text(summary: Summary) -> str:
         lines.append(f"  {summary.troubles:,} capture problems were reported (see above)")
     if summary.dead_letters:
         lines.append(f"  {counted(summary.dead_letters, 'dead letter')}: see trueup tube dead-letters {summary.tube}")
-    return "\n".join(lines)
+    return as_lines(lines)

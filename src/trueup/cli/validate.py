@@ -12,6 +12,7 @@ from trueup.cli.metrics import PORT, serving_metrics
 from trueup.cli.options import SHARED, comma_separated, inline_nodes, interval_option, timeout_option
 from trueup.cli.output import show, show_cut
 from trueup.cli.validate_options import with_options
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.errors import ConfigError
 
@@ -294,7 +295,7 @@ def fence(name: str, timeout: float, as_json: bool, **options: Any) -> int:
     lines = [
         f"{name}: {word} through {result.position} after {result.seconds:.1f} s, {counted(result.errors, 'error')}"
     ]
-    show(result.as_json(), "\n".join([*lines, *(f"  {reason}" for reason in result.reasons)]), as_json=as_json)
+    show(result.as_json(), as_lines([*lines, *(f"  {reason}" for reason in result.reasons)]), as_json=as_json)
     return result.exit_code
 
 
@@ -314,7 +315,7 @@ def _error_text(row: ErrorRow) -> str:
         source = "(no row)" if row.source_row is None else repr(row.source_row.get(name))
         target = "(no row)" if row.target_row is None else repr(row.target_row.get(name))
         lines.append(f"   {name}: {source} -> {target}")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _selected(ids: tuple[int, ...], all_errors: bool) -> list[int] | None:

@@ -4,7 +4,8 @@ Reading order: `model` (nodes, clusters, selection), `settings` (the sections wi
 on one screen), `sources` (file, variables and options), `values` (${VAR} and types), `address` (libpq connection
 strings), `secrets` (find and mask passwords), `logs` (masked log records), `transport` (no
 password without TLS), `files` (private files), `process` (the
-command of trueup itself), `wording` (error messages), `template` (the file that `trueup init` writes).
+command of trueup itself), `wording` (error messages), `visible` (no control
+characters on a terminal), `template` (the file that `trueup init` writes).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trueup.config.secrets import MASK, find_secrets, mask
+from trueup.config.visible import one_line, visible_json
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -86,13 +87,14 @@ def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """One line per record: `2026-11-15 19:33:33Z trueup: message`."""
+    """One line per record: `2026-11-15 19:33:33Z trueup: message`; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the traceback below it if there is one."""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        text = f"{_time(record):%Y-%m-%d %H:%M:%SZ} trueup: {level}{record.getMessage()}"
-        return f"{text}\n{record.exc_text}" if record.exc_text else text
+        first, *more = [one_line(line) for line in record.getMessage().split("\n")]
+        more += [one_line(line) for line in (record.exc_text or "").split("\n") if line]
+        return "\n  ".join([f"{_time(record):%Y-%m-%d %H:%M:%SZ} trueup: {level}{first}", *more])
 
 
 class JsonFormatter(logging.Formatter):
@@ -109,7 +111,7 @@ class JsonFormatter(logging.Formatter):
         entry.update({name: value for name, value in extra_fields(record).items() if name not in entry})
         if record.exc_text:
             entry["traceback"] = record.exc_text
-        return json.dumps(entry, default=str)
+        return visible_json(json.dumps(entry, default=str))
 
 
 class _Stderr(logging.Handler):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+from trueup.config.visible import one_line
 from trueup.config.wording import counted
 
 _log = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class Bar(Silent):
         )
 
         self._bar = Progress(
-            TextColumn("{task.description:<18}"),
+            TextColumn("{task.description:<18}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -170,7 +171,7 @@ class Bar(Silent):
     def stage(self, name: str, total: int) -> None:
         """Add a bar below the others."""
         self._stages.begin(name, total)
-        self._ids[name] = self._bar.add_task(name, total=total, rate="", left="")
+        self._ids[name] = self._bar.add_task(one_line(name), total=total, rate="", left="")
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         """Move the bar."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 
 MEANING = {
@@ -45,7 +46,7 @@ def join_summary(result: Mapping[str, Any]) -> str:
             f", {refused:,} refused: no key or version" if refused else ""
         )
         lines.append(f"  {source:<28} {result['rows'].get(source, 0):>12,} rows{more}")
-    return "\n".join([*lines, "  next: trueup difflog run"])
+    return as_lines([*lines, "  next: trueup difflog run"])
 
 
 def run_summary(result: Mapping[str, Any]) -> str:
@@ -67,7 +68,7 @@ def run_summary(result: Mapping[str, Any]) -> str:
         advice = f"; to join {count:,} of them: trueup difflog run --late rejoin" if count else ""
         lines.append(f"  late rows are in {result['folder']}/late{advice}")
     lines.append("  next: trueup difflog prove")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def migration_summary(result: Mapping[str, Any]) -> str:
@@ -81,7 +82,7 @@ def migration_summary(result: Mapping[str, Any]) -> str:
     if result["rewritten"]:
         lines.append(f"  the state table with {counted(result['states'], 'state')} is written again")
     lines.append("  next: trueup difflog prove" if done else "  to change the log: trueup difflog migrate --execute")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def prune_summary(result: Mapping[str, Any]) -> str:
@@ -97,7 +98,7 @@ def prune_summary(result: Mapping[str, Any]) -> str:
         lines.append(f"  kept: late rows of runs {_listed(result['late'])}, which `run --late rejoin` can join")
     if not done:
         lines.append("  to remove it, add --execute")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _listed(values: Sequence[Any]) -> str:
@@ -121,7 +122,7 @@ def status_summary(status: Mapping[str, Any]) -> str:
         lines.append(f"late: {counted(rows, 'row')} of {name}; to join them: trueup difflog run --late rejoin")
     least = f"{status['states'] - status['changed']:,} to " if status["changed"] else ""
     lines.append(f"state: {least}{counted(status['states'], 'key')} in {counted(status['files'], 'file')}")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def proof_summary(proof: Mapping[str, Any], file: Path | None = None) -> str:
@@ -146,7 +147,7 @@ def proof_summary(proof: Mapping[str, Any], file: Path | None = None) -> str:
     lines += [f"  not checked: {reason}" for reason in (*proof["incomplete"], *proof["unchecked"])]
     if file is not None:
         lines.append(f"  all keys with a problem: {file}")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _example(example: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from trueup.report.html import visible
+from trueup.config.visible import as_lines
 from trueup.report.text import aligned, moment
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -65,7 +65,7 @@ def states_text(states: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str,
                 f"{state['runs']:,}",
             ]
         )
-    return "\n".join(aligned(_shown(rows)))
+    return as_lines(aligned(rows))
 
 
 def runs_text(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -87,12 +87,7 @@ def runs_text(runs: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     lines = [f"{table} on {cluster or nodes}: {sparkline(trend)}" for (table, cluster, nodes), trend in trends.items()]
-    return "\n".join([*(line for (line,) in _shown([[line] for line in lines])), *aligned(_shown(rows))])
-
-
-def _shown(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the rows without control characters: names of tables are chosen by the users of the nodes."""
-    return [[str(visible(cell)).replace("\n", "\\n") for cell in row] for row in rows]
+    return as_lines([*lines, *aligned(rows)])
 
 
 def _scope(run: Mapping[str, Any]) -> tuple[str, str, str]:

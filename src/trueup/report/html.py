@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from trueup.config.visible import visible
 from trueup.report.json_file import private_file
 from trueup.report.json_reader import Report, Section, divided, listed_as, showing
 from trueup.report.page import Page, page_of_diff
@@ -82,15 +83,6 @@ def _file(environment: Environment, name: str) -> Any:
     """Return a file of this package, to be included unescaped."""
     assert environment.loader is not None
     return Markup(environment.loader.get_source(environment, name)[0])
-
-
-def visible(value: Any) -> Any:
-    """Return the text with control and direction characters written as escapes."""
-    if type(value) is not str or value.isprintable():
-        return value
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in value
-    )
 
 
 def _policy(style: str, script: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.errors import StoreError
 from trueup.report.html import write_html
@@ -97,7 +98,21 @@ def many_text(summary: Mapping[str, Any], task_id: str) -> str:
     lines += [f"  note: {remark}" for remark in summary["remarks"]]
     lines += [f"  {name}: {summary[name]}" for name in ("report", "page") if summary.get(name)]
     lines.append(f"  next: {_next(summary, tables, task_id)}")
-    return "\n".join(lines)
+    return as_lines(lines)
+
+
+def _headline(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the verdict with what it is about, and what it means."""
+    verdict, mode, tables = str(summary["verdict"]), summary["mode"], summary["tables"]
+    meaning = MEANING[verdict, mode]
+    if (verdict, mode) not in _PART:
+        return verdict, meaning
+    is_part = any(table.get("part") for table in tables)
+    is_empty = all(table.get("is_empty") for table in tables)
+    shown = f"{verdict}{' of 0 rows' * is_empty}{' (of a part)' * is_part}"
+    if is_empty:
+        return shown, "no row was selected in any of these tables" if is_part else "these tables are empty on all nodes"
+    return shown, _PART[verdict, mode] if is_part else meaning
 
 
 def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:

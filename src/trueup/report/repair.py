@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.report.json_file import private_file
 
@@ -144,7 +145,7 @@ def repair_text(result: RepairResult) -> str:
     lines += [f"  note: {remark}" for remark in result.remarks]
     lines += [f"  {name}: {path}" for name, path in (("report", result.report), ("undo file", result.undo)) if path]
     lines.append(f"  next: {_next(result)}")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _numbers(result: RepairResult) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.errors import StoreError
 from trueup.report.html import write_html
@@ -133,7 +134,7 @@ def run_text(result: RepairsResult) -> str:
     if result.validation and not (result.tables or result.failed):
         where = " in these tables" if result.others else ""
         line = f"{result.verdict}: the validation {result.validation} has no open errors{where}"
-        return "\n".join([line, *(f"  note: {remark}" for remark in _remarks(result))])
+        return as_lines([line, *(f"  note: {remark}" for remark in _remarks(result))])
     lines = [f"{_title(result)}: {_MEANING[result.verdict]}"]
     if result.tables:
         rows = [_cells(table) for table in result.tables]
@@ -146,7 +147,7 @@ def run_text(result: RepairsResult) -> str:
     lines += [f"  note: {remark}" for remark in _remarks(result)]
     lines += [f"  {name}: {path}" for name, path in _paths(result).items() if path]
     lines.append(f"  next: {_next_of_run(result)}")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def page_of_repairs(result: RepairsResult) -> Page:

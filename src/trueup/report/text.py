@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from trueup.config.visible import as_lines, one_line
 from trueup.config.wording import counted
 from trueup.report.model import AGREED, DiffResult
 
@@ -80,7 +81,12 @@ def summary(result: DiffResult) -> str:
     if result.parquet:
         lines.append(f"  differences: {result.parquet}")
     lines.append(f"  next: {_next(result)}")
-    return "\n".join(lines)
+    return as_lines(lines)
+
+
+def rows_of(checked: int, since: Mapping[str, Any]) -> int:
+    """Return the number of rows that a verdict is about: those that were read, and those of a certificate."""
+    return checked + int(since.get("proven_rows") or 0)
 
 
 def since_proof_lines(since: Mapping[str, Any]) -> list[str]:
@@ -148,7 +154,7 @@ def report_text(report: Report, *, limit: int = 20) -> str:
             lines += ["", f"  {section.pair}, accepted:", *difference_lines(known)]
         if section.accepted > len(known):
             lines.append(f"    … and {section.accepted - len(known):,} more (--output json has them)")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
@@ -167,7 +173,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
         for task in tasks
     ]
     heads = ["ID", "STARTED (UTC)", "TYPE", "STATUS", "VERDICT", "TIME", "TABLE", "NODES"]
-    return "\n".join(aligned([heads, *rows], right={heads.index("TIME")}))
+    return as_lines(aligned([heads, *rows], right={heads.index("TIME")}))
 
 
 def task_text(task: Mapping[str, Any]) -> str:
@@ -206,7 +212,7 @@ def task_text(task: Mapping[str, Any]) -> str:
     for title, part in (("request", context), ("result", answer), ("progress", task["progress"])):
         if part:
             lines += ["", f"{title}:", *("  " + line for line in _named(part))]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _checked(rows: int, blocks: int, mismatched: int) -> str:
@@ -286,9 +292,10 @@ def moment(text: str) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
     """Return rows of equal length as lines with aligned columns; those in `right` are right-aligned."""
-    widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
+    shown = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[number]) for row in shown) for number in range(len(shown[0]))]
     lines = []
-    for row in rows:
+    for row in shown:
         cells = [
             cell.rjust(width) if number in right else cell.ljust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))

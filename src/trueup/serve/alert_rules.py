@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trueup.config.secrets import mask
+from trueup.config.visible import one_line
 from trueup.config.wording import counted, size_text
 from trueup.report.history import age_text
-from trueup.report.html import visible
 from trueup.serve.alert_settings import AlertSettings
 from trueup.serve.model import Seen
 from trueup.serve.render import seconds_of
@@ -46,7 +46,7 @@ def known(seen: Seen) -> Callable[[str], bool]:
 
 
 def _alert(key: str, text: str, state: str = "") -> Alert:
-    return Alert(key, mask(str(visible(text)).replace("\n", " ")), state)
+    return Alert(key, mask(one_line(text)), state)
 
 
 def _name(state: TableState) -> str:

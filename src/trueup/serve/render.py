@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trueup import __version__
+from trueup.config.visible import one_line, visible
 from trueup.report.history import age_text
-from trueup.report.html import visible
 from trueup.serve.model import Part
 from trueup.serve.views import View
 from trueup.store import times
@@ -63,11 +63,6 @@ def static_files() -> dict[str, tuple[str, str]]:
         "app.js": ((own / "app.js").read_text(encoding="utf-8"), "text/javascript"),
         "icon.svg": ((own / "icon.svg").read_text(encoding="utf-8"), "image/svg+xml"),
     }
-
-
-def one_line(text: str) -> str:
-    """Return a name with line breaks written as escapes."""
-    return text.replace("\n", "\\n")
 
 
 def iso(at: float) -> str:

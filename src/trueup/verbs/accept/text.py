@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
-from trueup.report.html import visible
 from trueup.report.text import aligned, moment, until_text
 from trueup.store.accepted import Acceptance
 from trueup.verbs.accept.run import AcceptResult
@@ -20,7 +20,7 @@ def accept_text(result: AcceptResult) -> str:
         *(f"  note: {remark}" for remark in result.remarks),
         f"  end it with: trueup accept --revoke {acceptance.short_id}",
     ]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def acceptances_text(acceptances: Sequence[Acceptance], now: str) -> str:
@@ -40,4 +40,4 @@ def acceptances_text(acceptances: Sequence[Acceptance], now: str) -> str:
         ]
         for acceptance in acceptances
     ]
-    return "\n".join(aligned([[str(visible(cell)).replace("\n", "\\n") for cell in row] for row in rows], right={4}))
+    return as_lines(aligned(rows, right={4}))

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trueup.config.visible import as_lines
 from trueup.nodes.base import ComparedColumn, Plan
 from trueup.verbs.compare.prepare import prepared
 from trueup.verbs.compare.request import CompareRequest, Session
@@ -43,7 +44,7 @@ class Explanation:
             types = ", ".join(f"{node} {kind}" for node, kind in column.types.items())
             rule = f"; rule: {column.rule}" if column.rule else ""
             lines.append(f"  {column.name}: as {column.compared_as} ({types}): {column.how}{rule}")
-        return "\n".join(lines)
+        return as_lines(lines)
 
 
 def explain(request: CompareRequest) -> Explanation:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from trueup.config.visible import one_line
 from trueup.verbs.doctor.model import Diagnosis, Finding
 
 
 def line(finding: Finding) -> str:
     """Return a finding as one line."""
     cure = f" -> {finding.cure}" if finding.cure else ""
-    return f"{finding.level:<4}  {finding.check:<13}  {finding.where:<20}  {finding.message}{cure}"
+    return one_line(f"{finding.level:<4}  {finding.check:<13}  {finding.where:<20}  {finding.message}{cure}")
 
 
 def last_line(diagnosis: Diagnosis) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from trueup.config.visible import as_lines
 from trueup.report.text import aligned, moment
 from trueup.store import RUNNING, Task, TaskStore, times
 from trueup.verbs.schedule.model import SCHEDULED, Job
@@ -73,7 +74,7 @@ def due_text(jobs: Sequence[Due]) -> str:
                 job.command,
             ]
         )
-    return "\n".join(aligned(rows))
+    return as_lines(aligned(rows))
 
 
 def due_json(jobs: Sequence[Due]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trueup.config.visible import as_lines
 from trueup.db.schema import SchemaDifference
 from trueup.verbs.schema.model import SchemaResult, full_name
 
@@ -28,7 +29,7 @@ def result_text(result: SchemaResult) -> str:
     for difference in result.differences:
         if difference.how != "unreadable":
             lines += ["  " + line for line in _lines(difference)]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _lines(difference: SchemaDifference) -> Iterator[str]:

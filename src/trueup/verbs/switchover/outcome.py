@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.verbs.switchover.gate import Condition
 from trueup.verbs.switchover.phases import FENCE, FINAL_ROUND, GATE, PAUSE, RELEASE, SEQUENCES
@@ -114,4 +115,4 @@ def outcome_text(outcome: Outcome) -> str:
         lines.append(f"  {outcome.target} is in use again; to continue the sync: trueup sync run")
     else:
         lines.append("  to move back: trueup switchover rollback; to end the switchover: trueup switchover finish")
-    return "\n".join(lines)
+    return as_lines(lines)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.config.model import Node
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.db.connection import one_value
 from trueup.db.lock_holders import describe_session
@@ -236,4 +237,4 @@ def status_text(status: SwitchStatus) -> str:
             f"  last: {report['action']} from {report['from']} to {report['to']}, {report['pause_ms']:,.0f} ms"
         )
         lines += [f"    {phases}"] if phases else []
-    return "\n".join(lines)
+    return as_lines(lines)

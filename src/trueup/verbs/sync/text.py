@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted, size_text
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.state import State
@@ -34,7 +35,7 @@ def plan_text(plan: Plan) -> str:
     how = "in foreign-key order" if plan.is_ordered else "with triggers and foreign keys of the target silenced"
     lines.append(f"rows are written {how}")
     lines += [f"note: {remark}" for remark in plan.remarks]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 _PHASES = {
@@ -68,16 +69,16 @@ def status_text(status: SyncStatus) -> str:
     if status.known is not None and not status.is_moved:
         lines += _rounds(status.known, status.problem)
     if status.is_moved:
-        return "\n".join([*lines, *([f"  {status.problem}"] if status.problem else [])])
+        return as_lines([*lines, *([f"  {status.problem}"] if status.problem else [])])
     if not status.lost:
         running = ", ".join(status.running)
         is_copied = status.known is None or status.known.phase == "running"
         advice = ": trueup sync run" if is_copied else ""
         lines.append(f"  running: {running}" if running else f"  the sync is not running{advice}")
-        return "\n".join(lines)
+        return as_lines(lines)
     option = "--without-target" if status.known is None else "--without-source"
     lines.append(f"  if that node is lost for good: trueup sync drop {option}")
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _rounds(known: State, problem: str) -> list[str]:

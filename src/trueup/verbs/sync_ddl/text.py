@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from trueup.config.visible import as_lines
 from trueup.verbs.sync_ddl.apply_ddl import Applied
 from trueup.verbs.sync_ddl.change import Change, Differences
 
@@ -14,7 +15,7 @@ def ddl_text(found: Differences) -> str:
     """Return the statements, with comments about what they cause."""
     lines = [line for change in found.changes for line in _lines(change)]
     lines += [f"-- by hand: {note}" for note in found.notes]
-    return "\n".join(lines) or "the tables of both databases are the same"
+    return as_lines(lines) or "the tables of both databases are the same"
 
 
 def applied_text(done: Iterable[Applied], notes: Iterable[str] = ()) -> str:
@@ -28,7 +29,7 @@ def applied_text(done: Iterable[Applied], notes: Iterable[str] = ()) -> str:
             if each.change.creates:
                 lines.append(f"added to the sync: {each.change.table}")
     lines += [f"by hand: {note}" for note in notes]
-    return "\n".join(lines) or "there is nothing to apply"
+    return as_lines(lines) or "there is nothing to apply"
 
 
 def as_json_values(found: Differences) -> dict[str, Any]:

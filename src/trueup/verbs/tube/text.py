@@ -7,6 +7,7 @@ from typing import Any
 
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.capture.triggers.problems import Problem
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.verbs.tube.letters import Letter
 
@@ -21,7 +22,7 @@ def tubes_text(tubes: Sequence[TubeInfo]) -> str:
         facts += [f"predicate {tube.predicate}"] if tube.predicate else []
         lines.append(f"{tube.tube}: {', '.join(facts)}")
         lines += [f"  {table_text(table)}" for table in tube.tables] or ["  no tables"]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def table_text(table: Attached) -> str:
@@ -30,7 +31,7 @@ def table_text(table: Attached) -> str:
     facts.append(f"key {', '.join(table.key)}")
     facts += [f"predicate {table.predicate}"] if table.predicate else []
     facts += ["each row"] if table.capture == "row" else []
-    problem = f"\n    PROBLEM: {table.problem}" if table.problem else ""
+    problem = f"; PROBLEM: {table.problem}" if table.problem else ""
     return f"{table.table}: {', '.join(facts)}{problem}"
 
 
@@ -69,7 +70,7 @@ def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill], problems: 
     lines += [f"{row.tube}/{row.partition} is waiting: {row.waiting}" for row in stats if row.waiting]
     lines += [f"{row.tube}/{row.partition} runs on {_engine(row.engine)}" for row in stats if row.engine]
     lines += [f"PROBLEM of {problem.tube}: {problem}" for problem in problems]
-    return "\n".join([*lines, *(f"backfill {backfill_text(row)}{_progress(row)}" for row in backfills)])
+    return as_lines([*lines, *(f"backfill {backfill_text(row)}{_progress(row)}" for row in backfills)])
 
 
 def _row(stats: Stats) -> tuple[str, ...]:
@@ -139,4 +140,4 @@ def letters_text(letters: Sequence[Letter]) -> str:
             f" last {letter.last_at:%Y-%m-%d %H:%M:%S} UTC, {state}"
         )
         lines.append(f"    {letter.error}")
-    return "\n".join(lines)
+    return as_lines(lines)

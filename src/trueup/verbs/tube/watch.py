@@ -12,6 +12,7 @@ from trueup.capture.triggers import tubes
 from trueup.capture.triggers.model import as_json
 from trueup.capture.triggers.problems import Problem, find_problems
 from trueup.capture.triggers.session import Session
+from trueup.config.visible import visible
 from trueup.errors import NodeError
 from trueup.verbs.tube.text import stats_text
 
@@ -53,7 +54,7 @@ def _in_place(session: Session, interval: float, times: int) -> None:
 
     with Live(console=Console(), auto_refresh=False) as live:
         for _, text in _looks(session, interval, times):
-            live.update(Text(f"{_clock()}  every {interval:g} s, Ctrl-C to stop\n{text}"), refresh=True)
+            live.update(Text(f"{_clock()}  every {interval:g} s, Ctrl-C to stop\n{visible(text)}"), refresh=True)
 
 
 def _looks(session: Session, interval: float, times: int) -> Iterator[tuple[dict[str, Any], str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trueup.config.visible import as_lines
 from trueup.report.model import Verdict
 
 _EXIT = {"MATCH": 0, "DIFFER": 1, "INCOMPLETE": 2}
@@ -65,4 +66,4 @@ class TubeProof:
             lines += [f"    report: {table.report}"] * bool(table.report)
         if self.dead_letters:
             lines.append(f"  {self.dead_letters:,} dead letters: see trueup tube dead-letters {self.tube}")
-        return "\n".join(lines)
+        return as_lines(lines)

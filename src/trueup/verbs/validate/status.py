@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.proof import store
 from trueup.proof.model import Certificate
@@ -258,7 +259,7 @@ def status_text(status: Status) -> str:
             lines.append(f"    what is written on the target is not seen: {table.target_problem}")
         lines += [f"    {remark}" for remark in table.remarks]
     lines += [f"  not checked: {reason}" for reason in status.blind_spots]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _proof_text(status: Status, table: TableStatus) -> str:

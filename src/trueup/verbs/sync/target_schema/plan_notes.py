@@ -53,14 +53,14 @@ def disabled_note(
         counted(count, kind) for kind in ("trigger", "rule") if (count := sum(each.kind == kind for each in triggers))
     ]
     lines = [
-        f"  {display_name(*table)}: {', '.join(map(_short, group))}"
+        f"{display_name(*table)}: {', '.join(map(_short, group))}"
         for table, group in groupby(triggers, lambda trigger: (trigger.schema, trigger.table))
     ]
     head = (
         f"{' and '.join(kinds)} disabled on the target until a switchover, which enables them there as on the source;"
         " they would fire when rows are written:"
     )
-    return ["\n".join([head, *lines])]
+    return [f"{head} {'; '.join(lines)}"]
 
 
 def _short(trigger: Trigger) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from trueup.capture.log.slot import lsn_text
 from trueup.config.model import Node
+from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import ServerPosition, server_position
@@ -258,7 +259,7 @@ def proof_text(proof: Proof) -> str:
         apart = f", apart from {table.ignored:,} ignored errors" if table.ignored else ""
         lines.append(f"  {table.table}: {table.verdict}{apart}; {oldest}")
         lines += [f"    {reason}" for reason in (*table.reasons, *table.remarks)]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def _duration(seconds: float) -> str:

@@ -245,7 +245,12 @@ def test_table_filter(cli: Cli, node_options: NodeOptions, drifted: list[Databas
     assert summary_of(ran)["table_filter"] == "id BETWEEN 8 AND 20"
     assert cli("diff", "items", *node_options(drifted), "--filter", "note = 'n' AND id = 7").code == 1
     # Characters with a meaning in the formatting of Python or psycopg.
-    assert cli("diff", "items", *node_options(drifted), "--filter", "name LIKE '%{}%s' AND id % 2 = 0").code == 0
+    assert (
+        cli(
+            "diff", "items", *node_options(drifted), "--filter", "name LIKE '%{}%s' AND id % 2 = 0", "--no-require-rows"
+        ).code
+        == 0
+    )
 
 
 def test_no_snapshot(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:

@@ -29,7 +29,7 @@ def test_one_summary_table_and_one_exit_code(
     assert (ran.code, ran.json["verdict"], len(ran.json["tables"])) == (0, "MATCH", 2)
     # The same table, from the store.
     shown = cli("report", ran.json["task_id"])
-    assert "MATCH: 2 tables on n1, n2: the digests of all rows of all tables agree" in shown.out
+    assert "MATCH: 2 tables on n1, n2: the digests of all rows of these tables agree" in shown.out
     page = cli("report", ran.json["task_id"], "--output", "html", "--to", tmp_path / "many.html")
     assert (page.code, "public.same" in (tmp_path / "many.html").read_text()) == (0, True)
     # A table that cannot be compared decides the exit code.

@@ -183,7 +183,7 @@ def test_functions_of_extensions(databases: Databases) -> None:
         trueup.diff("c", nodes=addresses, engine="local", filter=text)
     allowed = ExpressionSettings(allow_extensions="citext, hstore")
     config = replace(trueup.load(nodes=addresses), expressions=allowed)
-    assert trueup.diff("c", config=config, engine="local", filter=text).verdict == "MATCH"
+    assert trueup.diff("c", config=config, engine="local", filter=text, require_rows=False).verdict == "MATCH"
     # The owner of an extension can add functions of other roles to it.
     nodes[1].execute("""CREATE ROLE adder; GRANT CREATE ON SCHEMA public TO adder; SET ROLE adder;
         CREATE FUNCTION added(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'; RESET ROLE;

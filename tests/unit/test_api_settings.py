@@ -23,7 +23,7 @@ FUNCTIONS: list[Callable[..., Any]] = [
 # Parameters that are not settings.
 REQUEST = {"table", "nodes", "cluster", "config", "filter", "columns", "exclude_columns", "key", "task_db", "progress"}
 REQUEST |= {"schemas", "tables", "exclude_tables", "exclude_tables_file", "report", "allow_functions", "map", "query"}
-REQUEST |= {"since_proof", "certify"}
+REQUEST |= {"since_proof", "certify", "require_rows"}
 # For each setting a value that is not the default.
 VALUES: dict[str, Any] = {
     "block_size": 50_000,

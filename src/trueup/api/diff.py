@@ -60,6 +60,7 @@ def diff(
     key: Sequence[str] = (),
     since_proof: str = "",
     certify: str = "",
+    require_rows: bool | None = None,
     map: str | Mapping[str, Any] | None = None,
     query: Mapping[str, str] | None = None,
     block_size: int | None = None,
@@ -97,6 +98,7 @@ def diff(
     `since_proof` is the name of a validation: only blocks that changes touched since its certificate are read, if it
     holds; else all of them. A marker is written to the logs of both nodes then. `certify` is the name of a validation:
     the verdict MATCH is recorded as its certificate of the table, or `certified` of the result has the reason why not.
+    `require_rows`: a run that finds no row on any node is INCOMPLETE; by default, if it has a filter.
 
     Give nodes as `nodes={"n1": "postgresql://…", …}`, or by name (`nodes=["n1", "n2"]` or `cluster="acctg"`) from the
     configuration (`config="trueup.toml"`, or a `Config`). An address may name a node of another kind, such as
@@ -134,6 +136,7 @@ def diff_many(
     key: Sequence[str] = (),
     since_proof: str = "",
     certify: str = "",
+    require_rows: bool | None = None,
     block_size: int | None = None,
     min_block_size: int | None = None,
     max_block_size: int | None = None,
@@ -422,6 +425,7 @@ def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> t
         columns=tuple(columns),
         exclude_columns=tuple(exclude_columns),
         key=tuple(options["key"]) or parse_column_names(settings.key),
+        require_rows=options["require_rows"],
         digests_only=digests_only,
     )
     if options["since_proof"]:

@@ -36,6 +36,7 @@ COMMAND_LINE_ONLY = frozenset(
         "other-database",
         "reopen-old",
         "replicate",
+        "require-rows",
         "retry",
         "show-rows",
         "stale",

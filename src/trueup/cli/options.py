@@ -133,6 +133,11 @@ SHARED: dict[str, Decorator] = {
         "Record the verdict MATCH as the certificate of the table in this validation.",
         default="",
     ),
+    "require_rows": click.option(
+        "--require-rows/--no-require-rows",
+        default=None,
+        help="A run that finds no row on any node is INCOMPLETE (exit code 2). [default: only with a filter]",
+    ),
     # How a table is compared.
     "block_size": _setting("block_size", int, "Rows per block.", "N"),
     "override_block_size": _setting("override_block_size", bool, "Allow a block size outside the limits."),
@@ -219,7 +224,7 @@ many_options = shared("schema", "tables", "exclude_tables", "exclude_tables_file
 block_options = shared("block_size", "override_block_size")
 compare_options = shared(
     *("concurrency_factor", "max_connections", "table_filter", "allow_functions", "columns", "exclude_columns", "key"),
-    *("since_proof", "certify"),
+    *("require_rows", "since_proof", "certify"),
     *("recheck", "recheck_wait", "gentle", "gentle_seconds", "max_rows_per_second", "max_lag"),
     *("max_active_sessions", "max_lock_waits", "no_snapshot", "numeric", "block_timeout"),
     *("engine", "master", "remote", "quiet", "json", "task_db"),

@@ -130,6 +130,8 @@ class Plan:
     blocks: Blocks = field(default_factory=lambda: HashBlocks(0))
     # Whether rows are hashed by `trueup.rows.lookup3` instead of md5.
     is_short: bool = False
+    # Columns that a node has, and that are not compared.
+    left_out: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[ValueClass, ...]:

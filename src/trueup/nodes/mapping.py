@@ -41,6 +41,14 @@ class CompareMap:
         """Return what is different on a node."""
         return self.nodes.get(name) or NodeMap()
 
+    def selected(self) -> tuple[str, ...]:
+        """Return the nodes of which not all rows are read, or a query instead of the table, in words."""
+        filters = [f"only rows of {name} with: {node.filter}" for name, node in self.nodes.items() if node.filter]
+        return (
+            *filters,
+            *(f"a query instead of the table on {name}" for name, node in self.nodes.items() if node.query),
+        )
+
     def with_queries(self, queries: Mapping[str, str]) -> CompareMap:
         """Return the mapping with the queries of nodes, which replace those of the mapping."""
         nodes = {name: replace(self.node(name), query=text, table="") for name, text in queries.items()}

@@ -47,21 +47,27 @@ def plan_columns(tables: Mapping[str, NodeTable], request: Request) -> Plan:
     reasons += _unknown(matched, request)
     key = _key(tables, matched, request)
     excluded = _chosen(matched, request.exclude_columns)
-    reasons += [f"--exclude-columns: {name} is a column of the key" for name in key if name in excluded]
+    # Without a key that all nodes have, that of a node: without it, a row is not known to be the same.
+    own_keys = key or ([] if request.key else _keys_of_nodes(tables, matched))
+    reasons += [f"--exclude-columns: {name} is a column of the key" for name in own_keys if name in excluded]
     listed = _chosen(matched, request.columns)
     chosen = [name for name in matched if name in key or not request.columns or name in listed]
     columns = []
     for name in [*key, *(name for name in chosen if name not in key)]:
         if name not in excluded:
             rule = _rule(name, matched, request, reasons, key)
-            compared = _compared(name, matched[name], tables, reasons, rule, is_key=name in key)
+            compared = _compared(
+                name, matched[name], tables, reasons, rule, is_key=name in key, is_own=name in own_keys
+            )
             if compared is not None:
                 columns.append(compared)
     if not columns and not reasons:
         reasons.append("there are no columns to compare")
     if reasons:
         raise CheckFailed(reasons, cure=_FIX)
-    return Plan(tuple(columns), len(key), secrets.token_bytes(16))
+    names = {column.name for column in columns}
+    left_out = tuple(name for name in matched if name not in names)
+    return Plan(tuple(columns), len(key), secrets.token_bytes(16), left_out=left_out)
 
 
 Matched = dict[str, dict[str, NodeColumn]]
@@ -136,6 +142,12 @@ def _key(tables: Mapping[str, NodeTable], matched: Matched, request: Request) ->
     return []
 
 
+def _keys_of_nodes(tables: Mapping[str, NodeTable], matched: Matched) -> list[str]:
+    """Return the columns of the first key of each node."""
+    first = {node: table.keys[0] for node, table in tables.items() if table.keys}
+    return [name for name, on in matched.items() if any(on[node].name in first[node] for node in on if node in first)]
+
+
 def _as_others(on: Mapping[str, NodeColumn]) -> dict[str, NodeColumn]:
     """Return the columns, of another class if that is the one of all other nodes."""
     chosen = dict(on)
@@ -154,11 +166,14 @@ def _compared(
     rule: Rule,
     *,
     is_key: bool,
+    is_own: bool,
 ) -> ComparedColumn | None:
-    """Return how a column is compared; add the reason if it cannot be."""
+    """Return how a column is compared; add the reason if it cannot be. `is_own`: it is part of the key of a node."""
     lacking = [node for node in tables if node not in on]
     if lacking:
         cure = "choose another key with --key" if is_key else "leave it out with --exclude-columns"
+        if is_own and not is_key:
+            cure = "it is part of the key of a node: name the other column in [compare.NAME.nodes.NODE.columns] (--map)"
         reasons.append(f"column {name} is not on {', '.join(lacking)}; {cure}")
         return None
     unknown = [f"column {name} on {node}: {column.why}" for node, column in on.items() if column.kind is None]

@@ -20,9 +20,9 @@ from trueup.report.page import Page, Table
 from trueup.report.text import aligned
 
 MEANING = {
-    ("MATCH", "diff"): "all rows of all tables were compared and are equal",
-    ("MATCH", "check"): "the digests of all rows of all tables agree",
-    ("ACCEPTED", "diff"): "all rows of all tables were compared; they are equal except for accepted differences",
+    ("MATCH", "diff"): "all rows of these tables were compared and are equal",
+    ("MATCH", "check"): "the digests of all rows of these tables agree",
+    ("ACCEPTED", "diff"): "all rows of these tables were compared; they are equal except for accepted differences",
     ("ACCEPTED", "rerun"): "keys that differed have only accepted differences; no other rows were compared",
     ("DIFFER", "diff"): "the nodes differ",
     ("DIFFER", "check"): "the nodes differ",
@@ -31,6 +31,12 @@ MEANING = {
     ("DIFFER", "rerun"): "some of the keys that differed still differ",
     ("INCOMPLETE", "rerun"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
+}
+# If only a part of a table was compared.
+_PART = {
+    ("MATCH", "diff"): "only a part of these tables was compared, and it is equal",
+    ("MATCH", "check"): "only a part of these tables was compared, and its digests agree",
+    ("ACCEPTED", "diff"): "only a part of these tables was compared; it is equal except for accepted differences",
 }
 # Sort order: problems first.
 _RANK: dict[Verdict, int] = {"INCOMPLETE": 0, "DIFFER": 1, "ACCEPTED": 2, "RESOLVED": 3, "MATCH": 4}
@@ -84,9 +90,9 @@ def write_many(folder: Path, result: ManyResult, *, html: bool) -> ManyResult:
 def many_text(summary: Mapping[str, Any], task_id: str) -> str:
     """Return the result as text: the verdict, one line per table, the next step."""
     tables = sorted(summary["tables"], key=lambda table: (_RANK[table["verdict"]], table["table"]))
-    meaning = MEANING[summary["verdict"], summary["mode"]]
+    verdict, meaning = _headline(summary)
     count = counted(len(tables), "table")
-    lines = [f"{summary['verdict']}: {count} on {', '.join(summary['nodes'])}: {meaning}", ""]
+    lines = [f"{verdict}: {count} on {', '.join(summary['nodes'])}: {meaning}", ""]
     rows = [_cells(table, summary["mode"]) for table in tables]
     lines += [f"  {line}" for line in aligned([list(_HEADS), *rows], right={2, 3, 4})]
     counts = ", ".join(f"{summary[verdict.lower()]:,} {verdict}" for verdict in _RANK if summary[verdict.lower()])
@@ -118,15 +124,15 @@ def _headline(summary: Mapping[str, Any]) -> tuple[str, str]:
 def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:
     """Return the page: one line per table, with a link to its page."""
     tables = sorted(summary["tables"], key=lambda table: (_RANK[table["verdict"]], table["table"]))
-    verdict = str(summary["verdict"])
+    verdict, meaning = _headline(summary)
     rows = [_cells(table, summary["mode"]) for table in tables]
     links = [quote(Path(table["page"]).name) if table["page"] else "" for table in tables]
     heads = [head.lower() for head in _HEADS]
     return Page(
         title=counted(len(tables), "table"),
         verdict=verdict,
-        tone=_TONES.get(verdict, "trouble"),
-        meaning=MEANING[verdict, summary["mode"]],
+        tone="plain" if "(of a part)" in verdict else _TONES.get(str(summary["verdict"]), "trouble"),
+        meaning=meaning,
         facts={
             "nodes": ", ".join(summary["nodes"]),
             **{name.lower(): f"{summary[name.lower()]:,}" for name in _RANK if summary.get(name.lower()) is not None},
@@ -144,6 +150,8 @@ def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:
 
 def _cells(table: Mapping[str, Any], mode: str) -> list[str]:
     notes = [f"missing on {', '.join(table['missing_on'])}"] if table["missing_on"] else []
+    notes += ["no rows"] if table.get("is_empty") else []
+    notes += [table["part"]] if table.get("part") else []
     notes += [f"{table['accepted']:,} accepted"] if table.get("accepted") else []
     notes += [table["reason"]] if table["reason"] else []
     if table["differences"]:
@@ -161,6 +169,8 @@ def _cells(table: Mapping[str, Any], mode: str) -> list[str]:
 
 
 def _next(summary: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], task_id: str) -> str:
+    if summary["verdict"] in AGREED and any(table.get("part") for table in tables):
+        return f"trueup tasks show {task_id[:8]}  (has the details)"
     if summary["verdict"] in AGREED:
         return f"nothing to do (trueup tasks show {task_id[:8]} has the details)"
     if summary["verdict"] == "INCOMPLETE":

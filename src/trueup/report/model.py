@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from trueup.report.extent import Extent
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
@@ -79,6 +81,8 @@ class DiffResult:
     certified: Mapping[str, str] = field(default_factory=dict)
     # The acceptances whose differences were found: id, reason, accepted_by, accepted_at, until, number of differences.
     accepted: tuple[Mapping[str, Any], ...] = ()
+    # Which rows and columns were compared.
+    extent: Extent = field(default_factory=Extent)
 
     @property
     def exit_code(self) -> int:
@@ -135,6 +139,10 @@ class TableOutcome:
     accepted: int = 0
     # With --certify and the verdict MATCH: that a certificate was recorded, or why it was not.
     certificate: str = ""
+    # What limits the verdict, if only a part of the rows and columns was compared; see `Extent.lines`.
+    part: str = ""
+    # Whether no node has a row of what was compared.
+    is_empty: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trueup.report.difflog import MEANING as PROOF
-from trueup.report.text import MEANING, certified_lines, engines, moment, shown_kinds, since_proof_lines, until_text
+from trueup.report.extent import Extent, shown_meaning, shown_verdict
+from trueup.report.text import (
+    MEANING,
+    certified_lines,
+    engines,
+    moment,
+    rows_of,
+    shown_kinds,
+    since_proof_lines,
+    until_text,
+)
 
 # Colour of the verdict. "good" (green) is only for what is proven.
 Tone = Literal["good", "differ", "trouble", "plain"]
@@ -60,12 +70,16 @@ def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]
     trouble = [str(reason) for reason in head.get("incomplete") or ()]
     verdict, mode = str(summary["verdict"]), str(summary.get("mode") or "diff")
     tone = _tone(verdict, trouble, counts.values())
+    extent = Extent.from_json(summary.get("extent") or {"filter": summary.get("table_filter")})
+    rows = rows_of(int(summary.get("total_rows_checked", 0)), summary.get("since_proof") or {})
+    meaning = shown_meaning(MEANING.get((verdict, mode), _CONTRADICTS), verdict, mode, rows, extent)
     return Page(
         title=f"{summary['schema']}.{summary['table']}",
-        verdict=verdict,
-        tone=tone,
-        meaning=_CONTRADICTS if tone == "trouble" and verdict != "INCOMPLETE" else MEANING[verdict, mode],
-        facts=_diff_facts(summary, counts),
+        verdict=shown_verdict(verdict, rows, extent),
+        # Green is for what is proven of the whole table.
+        tone="plain" if tone == "good" and not extent.is_whole else tone,
+        meaning=_CONTRADICTS if tone == "trouble" and verdict != "INCOMPLETE" else meaning,
+        facts=_diff_facts(summary, counts, extent),
         trouble=trouble,
         remarks=[str(remark) for remark in head.get("remarks") or ()],
         tables=[_pair_table(counts), *_accepted_table(summary.get("accepted") or ())],
@@ -141,7 +155,7 @@ def _task_meaning(verdict: str, kind: str) -> str:
     return MEANING.get((verdict, "check"), "") if kind == "TABLE_CHECK" else ""
 
 
-def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]], extent: Extent) -> dict[str, str]:
     blocks, differ = summary.get("blocks", 0), summary.get("mismatched_ranges_count", 0)
     total = sum(pair_counts.get("total", 0) for pair_counts in counts.values())
     key = ", ".join(map(str, summary["primary_key"]))
@@ -153,7 +167,7 @@ def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, An
         "key": key or "none: rows as a multiset",
         "since a proof": "; ".join(since_proof_lines(summary.get("since_proof") or {})),
         "certificate": "; ".join(certified_lines(summary.get("certified") or {})),
-        "only rows with": str(summary.get("table_filter") or ""),
+        "only a part": "; ".join(extent.lines()),
         "ended (UTC)": moment(str(summary.get("end_time", ""))),
         "time": f"{summary.get('time_taken', 0):,.1f} s",
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.config.visible import as_lines, one_line
 from trueup.config.wording import counted
+from trueup.report.extent import Extent, shown_meaning, shown_verdict
 from trueup.report.model import AGREED, DiffResult
 
 if TYPE_CHECKING:
@@ -50,8 +51,11 @@ def engines(engine: str, ran_on: Mapping[str, int]) -> str:
 
 def summary(result: DiffResult) -> str:
     """Return the result of a diff, a check or a rerun."""
-    meaning = MEANING[result.verdict, result.mode]
-    lines = [f"{result.verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
+    extent, rows = result.extent, rows_of(result.rows_checked, result.since_proof)
+    verdict = shown_verdict(result.verdict, rows, extent)
+    meaning = shown_meaning(MEANING[result.verdict, result.mode], result.verdict, result.mode, rows, extent)
+    lines = [f"{verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
+    lines += [f"  {line}" for line in extent.lines()]
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
     checked = _checked(result.rows_checked, result.blocks, result.mismatched_blocks)
     if result.mode == "rerun":
@@ -129,13 +133,15 @@ def report_text(report: Report, *, limit: int = 20) -> str:
     """Return the summary of a report, and some differences of each pair and kind."""
     head = report.head
     summary = head["summary"]
-    lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
+    extent = Extent.from_json(summary.get("extent") or {"filter": summary["table_filter"]})
+    rows = rows_of(summary["total_rows_checked"], summary.get("since_proof", {}))
+    verdict = shown_verdict(summary["verdict"], rows, extent)
+    lines = [f"{verdict}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
+    lines += [f"  {line}" for line in extent.lines()]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
     if summary.get("rerun_of"):
         checked = f"{counted(summary['total_rows_checked'], 'key')} of {summary['rerun_of']}"
     lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
-    if summary["table_filter"]:
-        lines.append(f"  only rows with: {summary['table_filter']}")
     lines += [f"  {line}" for line in since_proof_lines(summary.get("since_proof", {}))]
     lines += [f"  {line}" for line in certified_lines(summary.get("certified", {}))]
     lines += [f"  {line}" for line in accepted_lines(summary.get("accepted", ()))]
@@ -234,11 +240,15 @@ def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _next(result: DiffResult) -> str:
+    if result.verdict in AGREED and not result.extent.is_whole:
+        return f"trueup tasks show {result.task_id[:8]}  (has the details)"
     if result.verdict in AGREED:
         return f"nothing to do (trueup tasks show {result.task_id[:8]} has the details)"
     if result.verdict == "INCOMPLETE":
         if len(result.incomplete) == sum(counts.hot > 0 for counts in result.pairs.values()):
             return f"trueup rerun {result.task_id[:8]}  (compares these rows again)"
+        if not rows_of(result.rows_checked, result.since_proof) and not result.extent.has_all_rows:
+            return "correct the filter, or allow that no row is selected with --no-require-rows"
         if result.mode == "rerun":
             return "fix the problems listed above and run again"
         return f"fix the problems listed above, then continue with: trueup {result.mode} --resume {result.task_id[:8]}"

@@ -69,6 +69,7 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
         numeric="value" if request.settings.numeric == "value" else "representation",
         seed=secrets.randbits(62),
         long_value=request.settings.long_value,
+        left_out=_left_out(tables, columns),
     )
     if not reasons and spec.filter:
         spec = _check_filter(controls, spec, request.expressions, reasons)
@@ -169,7 +170,7 @@ def _check_columns(
         if lacking:
             if len(lacking) < len(tables):
                 reasons.append(
-                    f"column {name} of {shown} is not on {_and(lacking)}; leave it out with --exclude-columns"
+                    f"column {name} of {shown} is not on {_and(lacking)}; {_cure_for(name, tables, request)}"
                 )
             continue
         columns = {node: column for node, column in on_nodes.items() if column is not None}
@@ -192,6 +193,27 @@ def _check_columns(
         chosen.append(columns[first_name])
     order = [column.name for column in first.columns]
     return sorted(chosen, key=lambda column: order.index(column.name))
+
+
+def _cure_for(name: str, tables: Mapping[str, Table], request: TableRequest) -> str:
+    """Return the cure for a column that a node lacks: without its key, a row is not known to be the same."""
+    if name in (request.key or _keys_of_nodes(tables)):
+        return "it is part of the key: name the other column in [compare.NAME.nodes.NODE.columns] (--map)"
+    return "leave it out with --exclude-columns"
+
+
+def _keys_of_nodes(tables: Mapping[str, Table]) -> dict[str, str]:
+    """Return the columns of the primary keys of all nodes, each with a node; without primary keys, of all keys."""
+    keys = [(node, key) for node, table in tables.items() for key in table.keys]
+    chosen = [(node, key) for node, key in keys if key.is_primary] or keys
+    return {column: node for node, key in reversed(chosen) for column in key.columns}
+
+
+def _left_out(tables: Mapping[str, Table], compared: Sequence[Column]) -> tuple[str, ...]:
+    """Return the columns that a node has, and that are not compared."""
+    names = {column.name for column in compared}
+    every = dict.fromkeys(column.name for table in tables.values() for column in table.columns)
+    return tuple(name for name in every if name not in names)
 
 
 def _unknown_columns(tables: Mapping[str, Table], request: TableRequest) -> list[str]:
@@ -233,6 +255,10 @@ def _check_key(
     shown = display_name(next(iter(tables.values())).schema, next(iter(tables.values())).name)
     names = request.key or _key_names(tables)
     remarks: list[str] = []
+    excluded = [name for name in request.exclude_columns if name in (names or _keys_of_nodes(tables))]
+    if excluded:
+        reasons.append(f"--exclude-columns: {_and(excluded)} is part of the key")
+        return (), remarks
     if not names:
         has_key = {node: [key.columns for key in table.keys] for node, table in tables.items() if table.keys}
         if has_key:
@@ -244,9 +270,6 @@ def _check_key(
             remarks.append("the table has no key: its rows are compared as a multiset, with full table scans")
             remarks += _doubtful_keys(tables)
         return (), remarks
-    excluded = [name for name in names if name in request.exclude_columns]
-    if excluded:
-        reasons.append(f"--exclude-columns: {_and(excluded)} is part of the key")
     key: list[KeySpec] = []
     for name in names:
         chosen = next((column for column in columns if column.name == name), None)

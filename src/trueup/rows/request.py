@@ -27,6 +27,8 @@ class TableRequest:
     columns: tuple[str, ...] = ()
     exclude_columns: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    # Whether a run that finds no row is incomplete. None: if it has a filter.
+    require_rows: bool | None = None
     digests_only: bool = False
     # The id of the task over many tables that this one is a part of.
     part_of: str = ""
@@ -59,6 +61,7 @@ class TableRequest:
             "columns": list(self.columns),
             "exclude_columns": list(self.exclude_columns),
             "key": list(self.key),
+            "require_rows": self.require_rows,
             **{name: getattr(self.settings, name) for name in _KEPT},
             "engine": self.spark.engine,
             **({"part_of": self.part_of} if self.part_of else {}),
@@ -107,6 +110,7 @@ def request_again(context: Mapping[str, Any], cluster: str, config: Config) -> T
         columns=tuple(context["columns"]),
         exclude_columns=tuple(context["exclude_columns"]),
         key=tuple(context["key"]),
+        require_rows=context.get("require_rows"),
         digests_only=context["mode"] == "check",
         part_of=str(context.get("part_of", "")),
     )

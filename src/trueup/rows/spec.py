@@ -70,6 +70,8 @@ class TableSpec:
     # Of a keyless table that is captured: the columns from which `encode.row_id` is computed.
     hashed: tuple[ColumnSpec, ...] = ()
     long_value: int = 1_048_576
+    # Columns that a node has, and that are not compared.
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_keyless(self) -> bool:

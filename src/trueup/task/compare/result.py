@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from trueup.db.names import display_name
 from trueup.db.snapshot import Position
 from trueup.errors import StoreError
+from trueup.report.extent import Extent
 from trueup.report.frames import write_parquet
 from trueup.report.html import write_diff_page
 from trueup.report.json_file import PairReport, report_path, write_report
@@ -58,6 +59,11 @@ class Ran(Protocol):
     @property
     def state(self) -> State:
         """What was compared and found."""
+        ...
+
+    @property
+    def extent(self) -> Extent:
+        """Which rows and columns were compared."""
         ...
 
     @property
@@ -137,6 +143,7 @@ def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
     explain = ending.request.settings.snapshot and not ending.request.digests_only
     incomplete = _reasons(state, ending.spec, explain=explain)
     incomplete += [_hot(pair, counts.hot) for pair, counts in pairs.items() if counts.hot]
+    incomplete += _no_rows(ending)
     differs = any(counts.total for counts in pairs.values())
     if ending.request.digests_only:
         differs = state.mismatched_blocks > 0
@@ -164,6 +171,7 @@ def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
         incomplete=tuple(incomplete),
         remarks=(*ending.remarks, *_remarks(state), *accepted_remarks, *ending.run.engine.remarks),
         accepted=tuple(ending.accepted.as_json()),
+        extent=ending.run.extent,
         since_proof=state.proven.as_json() if state.proven else {},
         certified=_certify(ending) if verdict == "MATCH" and ending.request.certifier else {},
         rerun_of=ending.request.rerun_of,
@@ -172,6 +180,19 @@ def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
     if ending.request.digests_only:
         return result
     return _with_report(ending, result, pairs, finished)
+
+
+def _no_rows(ending: Ending) -> list[str]:
+    """Return why a run that found no row is incomplete: by default, if its filter may be wrong."""
+    state, extent = ending.state, ending.run.extent
+    required = ending.request.require_rows
+    is_required = not extent.has_all_rows if required is None else required
+    has_rows = state.rows_checked or any(state.rows.values()) or (state.proven and state.proven.proven_rows)
+    if not is_required or has_rows or ending.since or state.stopped or state.failures:
+        return []
+    if extent.has_all_rows:
+        return ["the table is empty on all nodes (--require-rows)"]
+    return ["no row was selected on any node: check the filter, or allow this with --no-require-rows"]
 
 
 def _certify(ending: Ending) -> dict[str, str]:
@@ -346,6 +367,7 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
         "primary_key": list(ending.spec.key_names),
         "columns": list(ending.spec.column_names),
         "table_filter": ending.spec.filter,
+        "extent": result.extent.as_json(),
         "total_rows_checked": state.rows_checked,
         "rows": dict(state.rows),
         "initial_ranges_count": len(ending.ranges.blocks),

@@ -14,6 +14,7 @@ from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure
 from trueup.errors import TrueupError
+from trueup.report.extent import Extent
 from trueup.rows.align import Difference, Kind, Pair, kinds_of, pairs_of
 from trueup.rows.digest import Digest
 from trueup.rows.keys import Block
@@ -208,6 +209,11 @@ class Comparison:
     def spec(self) -> TableSpec:
         """The table, as it is compared."""
         return self.job.spec
+
+    @property
+    def extent(self) -> Extent:
+        """Which rows and columns are compared."""
+        return Extent(self.spec.filter, left_out=self.spec.left_out)
 
 
 def alone_with(difference: Difference) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.nodes.base import ComparedNode, Plan
 from trueup.nodes.mapping import CompareMap
+from trueup.report.extent import Extent
 from trueup.rows.classes import type_text
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
@@ -122,6 +123,8 @@ class CompareRun:
     # Whether rows are compared in this process, without Spark.
     is_local: bool = False
     in_flight: Callable[[Collection[KeyValues]], Collection[KeyValues]] | None = None
+    # What the mapping selects on nodes, in words.
+    selected: tuple[str, ...] = ()
 
     @property
     def engine(self) -> RanOnSpark:
@@ -143,4 +146,10 @@ class CompareRun:
             digest="canonical",
             seed=int.from_bytes(self.plan.seed, "big"),
             long_value=self.request.settings.long_value,
+            left_out=self.plan.left_out,
         )
+
+    @property
+    def extent(self) -> Extent:
+        """Which rows and columns are compared."""
+        return Extent(self.request.filter, self.selected, self.plan.left_out)

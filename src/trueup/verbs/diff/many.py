@@ -17,9 +17,10 @@ from trueup.config.model import Config
 from trueup.db.patterns import Patterns, parse_patterns
 from trueup.engine.progress import Progress
 from trueup.errors import Interrupted
+from trueup.report.extent import Extent
 from trueup.report.many import folder_of_run, summary_of, write_many
 from trueup.report.model import AGREED, ManyResult, TableOutcome
-from trueup.report.text import certified_lines
+from trueup.report.text import certified_lines, rows_of
 from trueup.rows.request import TableRequest, request_again
 from trueup.store import COMPLETED, Task, TaskStore
 from trueup.task.nodes import open_nodes
@@ -161,6 +162,9 @@ def _known(table: str, task: Task, missing: tuple[str, ...]) -> TableOutcome:
         task_id=task.task_id,
         accepted=sum(each["differences"] for each in summary.get("accepted", ())),
         certificate="; ".join(certified_lines(summary.get("certified", {}))),
+        part="; ".join(Extent.from_json(summary.get("extent")).lines()),
+        is_empty=summary["verdict"] == "MATCH"
+        and not rows_of(summary["total_rows_checked"], summary.get("since_proof", {})),
         report=task.diff_file_path,
         page=str(page) if page and page.exists() else "",
     )

@@ -18,7 +18,7 @@ from trueup.engine.slots import Share, cores_here
 from trueup.engine.waits import wait_for
 from trueup.errors import EngineError, Interrupted, NodeError
 from trueup.report.model import AGREED, DiffResult, TableOutcome
-from trueup.report.text import certified_lines
+from trueup.report.text import certified_lines, rows_of
 from trueup.rows.request import TableRequest
 from trueup.store import TaskStore
 from trueup.task.connections import check_free
@@ -148,6 +148,8 @@ def outcome_of(result: DiffResult, missing_on: tuple[str, ...]) -> TableOutcome:
         page=result.page,
         accepted=sum(counts.accepted for counts in result.pairs.values()),
         certificate="; ".join(certified_lines(result.certified)),
+        part="; ".join(result.extent.lines()),
+        is_empty=result.verdict == "MATCH" and not rows_of(result.rows_checked, result.since_proof),
     )
 
 

@@ -54,12 +54,13 @@ def certify(
         return certificate_run(proven, sign=sign, output=output, store=store, version=__version__)
 
 
-def verify_certificate(*files: str, key: str = "") -> VerifyResult:
+def verify_certificate(*files: str, key: str = "", fingerprint: str = "") -> VerifyResult:
     """Verify certificates without any connection; several files are links of one chain, the oldest first.
 
-    `key` is the file of the public key that must have signed them. Raises StoreError if a file is no certificate.
+    `key` is the file of the public key that must have signed them, `fingerprint` its fingerprint; without both, nothing
+    is VERIFIED, because a signature alone names no issuer. Raises StoreError if a file is no certificate.
     """
-    return verify([Path(file) for file in files], Path(key) if key else None)
+    return verify([Path(file) for file in files], Path(key) if key else None, fingerprint)
 
 
 def certificate_key(path: str) -> str:

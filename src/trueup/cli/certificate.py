@@ -53,7 +53,7 @@ def issue(tables: tuple[str, ...], **options: Any) -> int:
       trueup certificate issue public.orders public.customers --validation shop --sign trueup.key
       trueup certificate issue --task 3f9a --output orders.json
 
-    Exit codes: 0 all tables are stated as proven, 2 an error, or a table is stated as void.
+    Exit codes: 0 all tables are stated as proven, 2 an error, or a table is stated as void or as proven in part.
     """
     from trueup.api.certificate import certify
     from trueup.verbs.certificate.text import certificate_text
@@ -67,9 +67,10 @@ def issue(tables: tuple[str, ...], **options: Any) -> int:
 
 @certificate.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@option("--key", "PUBLIC", "The public key that must have signed it.", "", key="public")
+@option("--key", "PUBLIC", "File of the public key of the issuer.", "", key="public")
+@option("--fingerprint", "DIGITS", "Fingerprint of the public key of the issuer, instead of --key.", "")
 @shared("json")
-def verify(files: tuple[str, ...], public: str, as_json: bool) -> int:
+def verify(files: tuple[str, ...], public: str, fingerprint: str, as_json: bool) -> int:
     """Verify certificates without any connection; several FILEs are links of one chain, the oldest first.
 
     \b
@@ -84,7 +85,7 @@ def verify(files: tuple[str, ...], public: str, as_json: bool) -> int:
     from trueup.api.certificate import verify_certificate
     from trueup.verbs.certificate.text import verify_text
 
-    result = verify_certificate(*files, key=public)
+    result = verify_certificate(*files, key=public, fingerprint=fingerprint)
     show(result.as_json(), verify_text(result), as_json=as_json)
     return result.exit_code
 

@@ -45,19 +45,30 @@ def read_document(path: Path) -> tuple[dict[str, Any], str]:
     """
     cure = "give a file that trueup certificate wrote"
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise StoreError(f"{path} is too large for a certificate", cure=cure)
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", cure="check the path") from None
+    if len(content) > _MAX_BYTES:
+        raise StoreError(f"{path} is too large for a certificate", cure=cure)
     try:
         document = json.loads(content)
         if document["statement"]["format"] != FORMAT:
             raise KeyError("format")
+        # Only what is signed, and the signature: a member beside them would be unsigned.
+        document = _of_parts(document)
         written = file_text(document).encode("ascii")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise StoreError(f"{path} is not a certificate, or is damaged", cure=cure) from None
     return document, "" if written == content else "its bytes are not those that were written"
+
+
+def _of_parts(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of the parts that trueup writes."""
+    document = {name: found[name] for name in ("statement", "sha256")}
+    if "signature" in found:
+        document["signature"] = {name: found["signature"][name] for name in ("algorithm", "public_key", "value")}
+    return document
 
 
 def _check(value: Any) -> None:

@@ -95,7 +95,7 @@ def test_only_a_match_is_certified(pair: list[Database], compare: Compare, key: 
     part = compare(pair, "items", filter="id <> 5")
     stated = trueup.certify(tasks=[part.task_id]).document["statement"]
     assert (stated["number"], stated["tables"][0]["compared"]["filter"]) == (1, "id <> 5")
-    assert "Only a part of the table" in stated["tables"][0]["limits"][0]
+    assert (stated["verdict"], stated["tables"][0]["limits"]) == ("PROVEN IN PART", ["only rows with: id <> 5"])
 
 
 def test_many_tables(pair: list[Database], on_all: OnAll) -> None:
@@ -125,8 +125,8 @@ def test_a_validation(pair: list[Database], fresh_server: FreshServer, version: 
     validation.create(source="n1", target="n2", tables=["public.items"], both_sides=True)
     with psycopg.connect(pair[1].uri) as meta:
         meta.execute(
-            "INSERT INTO trueup.validation_table (validation, source, target, stage) VALUES"
-            " ('shop', 'public.items', 'public.items', 'validating') ON CONFLICT DO NOTHING"
+            "INSERT INTO trueup.validation_table (validation, source, target, stage, rules) VALUES"
+            """ ('shop', 'public.items', 'public.items', 'validating', '{"extent": {}}') ON CONFLICT DO NOTHING"""
         )
     options: dict[str, Any] = {"validation": "shop", "nodes": nodes, "sign": key}
     none = trueup.certify(**options)
@@ -138,6 +138,13 @@ def test_a_validation(pair: list[Database], fresh_server: FreshServer, version: 
     assert (proven.verdict, table["rows"], table["blocks"]["count"]) == ("PROVEN", 99, 2), table
     assert trueup.verify_certificate(none.path, proven.path, key=f"{key}.pub").exit_code == 2
     assert trueup.verify_certificate(proven.path, key=f"{key}.pub").exit_code == 0
+    with psycopg.connect(pair[1].uri) as meta:
+        meta.execute("""UPDATE trueup.validation_table SET rules = '{"extent": {"left_out": ["name"]}}'""")
+    part = trueup.certify(["public.items"], **options)
+    assert (part.verdict, part.exit_code) == ("PROVEN IN PART", 2)
+    with psycopg.connect(pair[1].uri) as meta:
+        meta.execute("UPDATE trueup.validation_table SET rules = NULL")
+    assert "not planned" in trueup.certify(**options).document["statement"]["tables"][0]["reason"]
     with psycopg.connect(pair[1].uri) as meta:
         proofs.void(meta, "shop", "the slot was lost")
     void = trueup.certify(["items"], **options)

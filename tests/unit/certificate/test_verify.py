@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from trueup.api.certificate import certificate_key, verify_certificate
 from trueup.errors import ConfigError, StoreError
 from trueup.proof.document import FORMAT, canonical, file_text, hash_of
+from trueup.proof.stated import verdict_of
 from trueup.store import TaskStore
 from trueup.store.statements import Issued
-from trueup.verbs.certificate.keys import public_text, read_private, read_public
+from trueup.verbs.certificate.keys import fingerprint, public_text, read_private, read_public
 from trueup.verbs.certificate.run import write
+from trueup.verbs.certificate.text import verify_text
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -26,21 +29,44 @@ VALUES = st.recursive(
 )
 
 
-def _table(reason: str = "") -> dict[str, Any]:
-    nodes = [{"node": "n1", "table": "public.t", "table_oid": 1, "system": "1/2", "timeline": 1, "position": "0/1"}]
-    verdict = "VOID" if reason else "PROVEN"
-    return {"table": "public.t", "verdict": verdict, "reason": reason, "limits": [], "nodes": nodes,
-            "proven_at": "2026-01-01T00:00:00Z"}  # fmt: skip
+COMPARED: dict[str, Any] = {
+    "columns": [["id", "integer"]], "filter": "", "selected": [], "left_out": [], "float_tolerance": "0.0",
+    "is_consistent": True,
+}  # fmt: skip
+# What limits a proof, each alone, and a word of its text.
+PARTS: list[tuple[dict[str, Any], str]] = [
+    ({"filter": "id < 9"}, "id < 9"),
+    ({"left_out": ["note"]}, "note"),
+    ({"selected": ["a query instead of the table on n1"]}, "a query"),
+    ({"float_tolerance": "0.001"}, "0.001"),
+    ({"is_consistent": False}, "snapshot"),
+]
 
 
-def _issue(key: str = "", previous: dict[str, Any] | None = None, *, reason: str = "", chain: str = "c") -> str:
+def _table(reason: str = "", name: str = "public.t", **part: Any) -> dict[str, Any]:
+    nodes = [{"node": "n1", "table": name, "table_oid": 1, "system": "1/2", "timeline": 1, "position": "0/1"}]
+    table = {"table": name, "reason": reason, "limits": [], "nodes": nodes, "rows": 9, "compared": {**COMPARED, **part},
+             "proven_at": "2026-01-01T00:00:00Z"}  # fmt: skip
+    return {**table, "verdict": verdict_of(table)}
+
+
+def _issue(
+    key: str = "",
+    previous: dict[str, Any] | None = None,
+    *,
+    reason: str = "",
+    chain: str = "c",
+    table: dict[str, Any] | None = None,
+    verdict: str = "",
+) -> str:
     """Return the text of a certificate."""
+    table = table or _table(reason)
     private = read_private(Path(key)) if key else None
     before = previous["statement"] if previous else None
     statement = {
         "format": FORMAT, "id": "i", "issued_at": "2026-01-01T00:00:00.000Z",
-        "program": {"name": "trueup", "version": "1"}, "verdict": "VOID" if reason else "PROVEN",
-        "tables": [_table(reason)], "limits": ["ä"], "chain": chain, "number": before["number"] + 1 if before else 1,
+        "program": {"name": "trueup", "version": "1"}, "verdict": verdict or table["verdict"],
+        "tables": [table], "limits": ["ä"], "chain": chain, "number": before["number"] + 1 if before else 1,
         "previous": {"id": "i", "number": before["number"], "sha256": hash_of(before)} if before else None,
         "signed_by": public_text(private.public_key()) if private else None,
     }  # fmt: skip
@@ -68,9 +94,75 @@ def test_a_signed_certificate(tmp_path: Path, key: str) -> None:
     file = _file(tmp_path, _issue(key))
     result = verify_certificate(file, key=f"{key}.pub")
     assert (result.verdict, result.exit_code, result.files[0].remarks) == ("VERIFIED", 0, ())
-    # Without a key it is intact; who issued it is not shown.
+    # Without a key it is intact; who issued it is not known, so nothing is verified.
     result = verify_certificate(file)
-    assert (result.exit_code, "not who issued it" in result.files[0].remarks[0]) == (0, True)
+    assert (result.verdict, result.exit_code) == ("UNVERIFIED", 2)
+    assert "the issuer is not known" in result.files[0].unverified[0]
+
+
+def test_a_fingerprint(tmp_path: Path, key: str) -> None:
+    file, name = _file(tmp_path, _issue(key)), fingerprint(public_text(read_public(Path(f"{key}.pub"))))
+    assert verify_certificate(file, fingerprint=name).verdict == "VERIFIED"
+    other = str(tmp_path / "other.key")
+    certificate_key(other)
+    foreign = _file(tmp_path, _issue(other), "foreign.json")
+    assert verify_certificate(foreign, fingerprint=name).verdict == "REFUSED"
+    assert verify_certificate(_file(tmp_path, _issue(), "unsigned.json"), fingerprint=name).verdict == "REFUSED"
+    # The start of a fingerprint is no fingerprint: another key with it is found in seconds.
+    for wrong in (name[:16], name.upper(), name + "0", "x" * 32):
+        with pytest.raises(ConfigError, match="--fingerprint"):
+            verify_certificate(file, fingerprint=wrong)
+    with pytest.raises(ConfigError, match="cannot be combined"):
+        verify_certificate(file, key=f"{key}.pub", fingerprint=name)
+
+
+def test_members_beside_what_is_signed(tmp_path: Path, key: str) -> None:
+    """Only the statement is signed: any other member is a change of the file."""
+
+    def changed(change: Callable[[dict[str, Any]], object]) -> int:
+        document = json.loads(_issue(key))
+        change(document)
+        return verify_certificate(_file(tmp_path, file_text(document)), key=f"{key}.pub").exit_code
+
+    assert changed(lambda it: None) == 0
+    assert changed(lambda it: it.update(note="VERIFIED")) == 1
+    assert changed(lambda it: it["signature"].update(note="")) == 1
+    assert changed(lambda it: it["statement"].update(note="")) == 1
+    # The same name twice: readers differ in which one counts.
+    text = _issue(key)
+    for again in ('{\n "sha256": "0",', '{\n "statement": {},'):
+        file = _file(tmp_path, text.replace("{", again, 1))
+        assert verify_certificate(file, key=f"{key}.pub").exit_code == 1, again
+
+
+@pytest.mark.parametrize(("part", "words"), PARTS)
+def test_a_part_is_never_stated_as_the_whole(tmp_path: Path, key: str, part: dict[str, Any], words: str) -> None:
+    table = _table(**part)
+    assert table["verdict"] == "PROVEN IN PART"
+    result = verify_certificate(_file(tmp_path, _issue(key, table=table)), key=f"{key}.pub")
+    assert (result.verdict, result.exit_code, words in result.files[0].in_part[0]) == ("VERIFIED IN PART", 2, True)
+    assert words in verify_text(result)
+    # Who has the key states more than the facts.
+    wider = {**table, "verdict": "PROVEN"}
+    for text in (
+        _issue(key, table=wider),
+        _issue(key, table=table, verdict="PROVEN"),
+        _issue(key, table=wider, verdict="PROVEN IN PART"),
+    ):
+        result = verify_certificate(_file(tmp_path, text), key=f"{key}.pub")
+        assert (result.verdict, "contradicts" in result.files[0].wrong[0]) == ("REFUSED", True)
+
+
+def test_a_hostile_document_shows_nothing_but_itself(tmp_path: Path) -> None:
+    evil = "t\x1b[2J\x1b[1;1H\x9b8m\r\nVERIFIED: intact, signed\u202e"
+    texts = [_issue(table=_table(evil)), _issue(table=_table(name=evil)), _issue(table=_table(filter=evil))]
+    texts.append(_issue(table=_table(left_out=[evil], columns=[[evil, "integer"]])))
+    for number, text in enumerate(texts):
+        shown = verify_text(verify_certificate(_file(tmp_path, text, f"{number}\x1b[2J.json")))
+        assert all(char.isprintable() or char == "\n" for char in shown)
+        first, *others = shown.splitlines()
+        assert first.startswith("UNVERIFIED: ")
+        assert not any(line.lstrip().startswith("VERIFIED") for line in others), shown
 
 
 def test_another_key(tmp_path: Path, key: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
+from trueup.report.extent import Extent
 from trueup.store import Task, TaskStore
 
 _ONE = ("TABLE_DIFF", "TABLE_CHECK")
@@ -47,6 +48,7 @@ def _table(task: Task) -> dict[str, Any]:
     scope = proof.get("scope")
     if not scope:
         raise _refused(task, "the task store does not have the identities of its tables: compare the tables again")
+    extent = Extent.from_json(summary["extent"])
     nodes = [
         {
             "node": node,
@@ -65,7 +67,6 @@ def _table(task: Task) -> dict[str, Any]:
     ]
     return {
         "table": name,
-        "verdict": "PROVEN",
         "reason": "",
         "how": summary["mode"],
         "task": task.task_id,
@@ -77,34 +78,21 @@ def _table(task: Task) -> dict[str, Any]:
         "key": scope["key"],
         "compared": {
             "columns": scope["columns"],
-            "filter": scope["filter"],
-            "is_whole": not any(task.task_context.get(each) for each in ("table_filter", "columns", "exclude_columns")),
+            "filter": extent.filter,
+            "selected": list(extent.selected),
+            "left_out": list(extent.left_out),
+            "is_whole": extent.is_whole,
             "numeric": scope["numeric"],
+            "float_tolerance": "0.0",
             "digest": proof["digest"],
             "hash_seed": str(proof["hash_seed"]),
-            "one_snapshot": bool(proof["one_snapshot_a_node"]) and not proof["earlier"],
+            "is_consistent": bool(proof["one_snapshot_a_node"]) and not proof["earlier"],
         },
         "rows": int(summary["total_rows_checked"]),
         "blocks": {"count": int(summary["blocks"]), "sha256": None, "touched": 0, "oldest_hashed_at": None},
         "report_sha256": _hash(task.diff_file_path),
         "since_proof": summary.get("since_proof"),
-        "limits": list(_limits(proof, task)),
     }
-
-
-def _limits(proof: Mapping[str, Any], task: Task) -> Iterator[str]:
-    if proof["earlier"]:
-        yield "The run was resumed: some blocks were read in earlier snapshots."
-    elif not proof["one_snapshot_a_node"]:
-        yield "No snapshot was held: rows that changed during the run may be missed."
-    since = (task.task_context.get("diff_summary") or {}).get("since_proof") or {}
-    if since and not since["reason"]:
-        yield (
-            f"{since['proven_blocks']:,} blocks with {since['proven_rows']:,} rows were not read: the validation"
-            f" {since['validation']} proves them, by its certificate of {since['proven_at']} and the captured changes."
-        )
-    if any(task.task_context.get(each) for each in ("table_filter", "columns", "exclude_columns")):
-        yield "Only a part of the table was compared: see the filter and the columns."
 
 
 def _hash(report: str) -> str | None:

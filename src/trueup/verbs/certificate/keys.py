@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 ALGORITHM = "Ed25519"
 # A key has about 120 bytes.
 _MAX_BYTES = 10_000
+# 128 bits: another key with the same fingerprint cannot be found.
+_FINGERPRINT_DIGITS = 32
 
 
 def make_pair(path: Path) -> Path:
@@ -94,8 +97,13 @@ def public_text(key: Ed25519PublicKey) -> str:
 
 
 def fingerprint(public: str) -> str:
-    """Return a short name of a public key, for people to compare."""
-    return sha256(bytes.fromhex(public)).hexdigest()[:16]
+    """Return a short name of a public key, for people and programs to compare."""
+    return sha256(bytes.fromhex(public)).hexdigest()[:_FINGERPRINT_DIGITS]
+
+
+def is_fingerprint(text: str) -> bool:
+    """Return whether a text may be the fingerprint of a key."""
+    return re.fullmatch(f"[0-9a-f]{{{_FINGERPRINT_DIGITS}}}", text) is not None
 
 
 def is_signed(public: str, signature: str, content: bytes) -> bool:

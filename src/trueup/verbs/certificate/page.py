@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trueup.report.page import Page, Table
+from trueup.proof.stated import meaning_of
+from trueup.report.page import Page, Table, Tone
 from trueup.report.text import moment
 from trueup.verbs.certificate.keys import fingerprint
 
-MEANING = {
-    "PROVEN": "all tables were compared completely and are equal at the positions below",
-    "VOID": "not everything is proven",
-}
+_TONES: dict[str, Tone] = {"PROVEN": "good", "PROVEN IN PART": "plain"}
 
 
 def page_of_certificate(document: Mapping[str, Any], name: str) -> Page:
@@ -25,23 +23,31 @@ def page_of_certificate(document: Mapping[str, Any], name: str) -> Page:
     return Page(
         title=f"Certificate {statement['number']}: {', '.join(table['table'] for table in tables)}",
         verdict=verdict,
-        tone="good" if verdict == "PROVEN" else "trouble",
-        meaning=MEANING[verdict],
+        tone=_TONES.get(verdict, "trouble"),
+        meaning=meaning_of(tables),
         facts={
             "issued (UTC)": moment(statement["issued_at"]),
             "by": f"trueup {statement['program']['version']}",
             "signed with the key": fingerprint(signed_by) if signed_by else "not signed",
-            "verify with": f"trueup certificate verify {name}",
+            "verify with": f"trueup certificate verify {name} --key PUBLIC",
         },
-        trouble=[f"{table['table']}: {table['reason']}" for table in tables if table["reason"]],
-        trouble_title="Not everything is proven",
-        remarks=[*statement["limits"], *(f"{each['table']}: {limit}" for each in tables for limit in each["limits"])],
+        trouble=[
+            *(f"{table['table']}: {table['reason']}" for table in tables if table["reason"]),
+            *(f"{table['table']}: {limit}" for table in tables for limit in table["limits"]),
+        ],
+        trouble_title="Not everything is proven" if verdict == "VOID" else "Only a part is proven",
+        remarks=[*statement["limits"], *(f"{each['table']}: {text}" for each in tables for text in notes_of(each))],
         tables=[
             Table(
                 "Tables",
                 ["table", "verdict", "how", "proven at (UTC)", "rows", "blocks", "judged until"],
                 [_row(table) for table in tables],
                 frozenset({4, 5}),
+            ),
+            Table(
+                "Compared",
+                ["table", "columns", "filter", "columns that were not compared"],
+                [_part(each) for each in tables],
             ),
             Table(
                 "Nodes",
@@ -66,6 +72,23 @@ def page_of_certificate(document: Mapping[str, Any], name: str) -> Page:
         ],
         report=name,
     )
+
+
+def notes_of(table: Mapping[str, Any]) -> list[str]:
+    """Return what was not read, because a validation proves it."""
+    since = table.get("since_proof") or {}
+    if not since or since["reason"]:
+        return []
+    return [
+        f"{since['proven_blocks']:,} blocks with {since['proven_rows']:,} rows were not read: the validation"
+        f" {since['validation']} proves them, by its certificate of {since['proven_at']} and the captured changes"
+    ]
+
+
+def _part(table: Mapping[str, Any]) -> list[str]:
+    compared = table.get("compared") or {}
+    columns = ", ".join(str(column[0]) for column in compared.get("columns", ()))
+    return [str(table["table"]), columns, str(compared.get("filter") or ""), ", ".join(compared.get("left_out", ()))]
 
 
 def _row(table: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trueup.errors import StoreError
 from trueup.proof.document import FORMAT, canonical, file_text, hash_of
+from trueup.proof.stated import EXIT_CODES, Verdict, limits_of, verdict_of, verdict_of_all
 from trueup.report.html import write_html
 from trueup.report.json_file import private_file
 from trueup.store import TaskStore, times
@@ -36,14 +37,15 @@ class CertificateResult:
     page: str
 
     @property
-    def verdict(self) -> str:
-        """PROVEN, or VOID if a table is not proven."""
-        return str(self.document["statement"]["verdict"])
+    def verdict(self) -> Verdict:
+        """PROVEN; PROVEN IN PART if not all of a table was compared; or VOID if a table is not proven."""
+        verdict: Verdict = self.document["statement"]["verdict"]
+        return verdict
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if all tables are proven, 2 if one is not."""
-        return 0 if self.verdict == "PROVEN" else 2
+        """Return 0 if all tables are proven as a whole, else 2."""
+        return EXIT_CODES[self.verdict]
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
@@ -55,13 +57,13 @@ def run(
 ) -> CertificateResult:
     """Issue a certificate of tables. Nothing is issued if the key is refused, or `tables` raises."""
     key = read_private(Path(sign)) if sign else None
-    proven = [dict(table) for table in tables()]
+    proven = [_stated(table) for table in tables()]
     statement: dict[str, Any] = {
         "format": FORMAT,
         "id": str(uuid.uuid4()),
         "issued_at": times.now(),
         "program": {"name": "trueup", "version": version},
-        "verdict": "PROVEN" if all(table["verdict"] == "PROVEN" for table in proven) else "VOID",
+        "verdict": verdict_of_all(proven),
         "tables": proven,
         "limits": list(LIMITS),
         "signed_by": public_text(key.public_key()) if key else None,
@@ -82,6 +84,11 @@ def run(
 
     issued = store.issue(make)
     return write(issued, Path(output or f"certificate-{issued.number}.json"))
+
+
+def _stated(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with its verdict and its limits."""
+    return {**table, "verdict": verdict_of(table), "limits": [] if table["reason"] else limits_of(table)}
 
 
 def write(issued: Issued, path: Path) -> CertificateResult:

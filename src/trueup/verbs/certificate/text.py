@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trueup.config.visible import as_lines
+from trueup.config.wording import counted
+from trueup.proof.stated import limits_of, meaning_of
 from trueup.report.text import aligned, moment
 from trueup.store.statements import Issued
 from trueup.verbs.certificate.keys import fingerprint
-from trueup.verbs.certificate.page import MEANING
+from trueup.verbs.certificate.page import notes_of
 from trueup.verbs.certificate.run import CertificateResult
 from trueup.verbs.certificate.verify import VerifyResult
 
 _VERDICTS = {
-    "VERIFIED": "intact, signed, and all tables are proven",
+    "VERIFIED": "intact, signed with the expected key, and all tables are proven",
+    "VERIFIED IN PART": "intact, and signed with the expected key; only a part is proven",
     "REFUSED": "not authentic",
     "UNVERIFIED": "not everything can be relied on",
 }
@@ -21,15 +25,14 @@ _VERDICTS = {
 def certificate_text(result: CertificateResult) -> str:
     """Return what was issued."""
     statement = result.document["statement"]
-    lines = [f"{result.verdict}: certificate {statement['number']}: {MEANING[result.verdict]}"]
-    lines += [
-        f"  {table['table']}: {table['verdict']}{': ' + table['reason'] if table['reason'] else ''}"
-        for table in statement["tables"]
-    ]
+    lines = [f"{result.verdict}: certificate {statement['number']}: {meaning_of(statement['tables'])}"]
+    for table in statement["tables"]:
+        lines.append(f"  {table['table']}: {table['verdict']}{': ' + table['reason'] if table['reason'] else ''}")
+        lines += [f"    {text}" for text in (*table["limits"], *notes_of(table))]
     signed_by = statement["signed_by"]
     lines.append(f"  signed with the key {fingerprint(signed_by)}" if signed_by else "  not signed (see --sign)")
     lines += [f"  document: {result.path}", f"  page: {result.page}"]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def verify_text(result: VerifyResult) -> str:
@@ -44,13 +47,18 @@ def verify_text(result: VerifyResult) -> str:
                 when = table.get("proven_at")
                 nodes = ", ".join(f"{each['node']} at {each['position']}" for each in table.get("nodes", ()))
                 at = f" at {moment(when)} UTC on {nodes}" if when else ""
-                lines.append(f"    {table['table']}: {table['verdict']}{at}")
+                rows = "" if table["reason"] else f", {counted(table['rows'], 'row')}"
+                lines.append(f"    {table['table']}: {table['verdict']}{at}{rows}")
+                if not table["reason"]:
+                    columns = ", ".join(str(column[0]) for column in table["compared"]["columns"])
+                    lines += [f"      columns: {columns}", *(f"      {limit}" for limit in limits_of(table))]
+                lines += [f"      note: {text}" for text in notes_of(table)]
         lines += [f"    note: {remark}" for remark in file.remarks]
-    return "\n".join(lines)
+    return as_lines(lines)
 
 
 def issued_text(issued: Sequence[Issued]) -> str:
     """Return one line per certificate."""
     rows = [["NUMBER", "ISSUED (UTC)", "VERDICT", "TABLES", "SHA-256"]]
     rows += [[str(each.number), moment(each.issued_at), each.verdict, each.tables, each.sha256[:16]] for each in issued]
-    return "\n".join(aligned(rows, right={0}))
+    return as_lines(aligned(rows, right={0}))

@@ -7,21 +7,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trueup.errors import StoreError
+from trueup.errors import ConfigError, StoreError
 from trueup.proof.document import canonical, hash_of, read_document
-from trueup.verbs.certificate.keys import ALGORITHM, fingerprint, is_signed, public_text, read_public
+from trueup.proof.stated import limits_of, verdict_of, verdict_of_all
+from trueup.verbs.certificate.keys import ALGORITHM, fingerprint, is_fingerprint, is_signed, public_text, read_public
 
-Verdict = Literal["VERIFIED", "REFUSED", "UNVERIFIED"]
-_EXIT: dict[Verdict, int] = {"VERIFIED": 0, "REFUSED": 1, "UNVERIFIED": 2}
+Verdict = Literal["VERIFIED", "VERIFIED IN PART", "REFUSED", "UNVERIFIED"]
+_EXIT: dict[Verdict, int] = {"VERIFIED": 0, "VERIFIED IN PART": 2, "REFUSED": 1, "UNVERIFIED": 2}
 
 
 @dataclass(frozen=True)
 class VerifiedFile:
-    """One certificate: what is wrong with it, what could not be verified, and what it states."""
+    """One certificate: what is wrong with it, what could not be verified, and what it states.
+
+    `in_part`: what its tables are not proven for.
+    """
 
     path: str
     wrong: tuple[str, ...]
     unverified: tuple[str, ...]
+    in_part: tuple[str, ...]
     remarks: tuple[str, ...]
     statement: Mapping[str, Any]
 
@@ -30,8 +35,9 @@ class VerifiedFile:
 class VerifyResult:
     """All certificates that were verified.
 
-    VERIFIED: all are intact, signed, linked, and state a proof. REFUSED: one is not authentic. UNVERIFIED: one is not
-    signed, or states that a table is not proven.
+    VERIFIED: all are intact, signed with the expected key, linked, and state a proof. VERIFIED IN PART: the same, of a
+    part of a table. REFUSED: one is not authentic. UNVERIFIED: one is not signed, no key was expected, or a table is
+    not proven.
     """
 
     files: tuple[VerifiedFile, ...]
@@ -41,11 +47,13 @@ class VerifyResult:
         """Return the verdict; what is wrong outranks what could not be verified."""
         if any(file.wrong for file in self.files):
             return "REFUSED"
-        return "UNVERIFIED" if any(file.unverified for file in self.files) else "VERIFIED"
+        if any(file.unverified for file in self.files):
+            return "UNVERIFIED"
+        return "VERIFIED IN PART" if any(file.in_part for file in self.files) else "VERIFIED"
 
     @property
     def exit_code(self) -> int:
-        """Return 0 if verified, 1 if refused, 2 if unverified."""
+        """Return 0 if verified, 1 if refused, 2 if unverified or verified in part."""
         return _EXIT[self.verdict]
 
     def as_json(self) -> dict[str, Any]:
@@ -53,12 +61,17 @@ class VerifyResult:
         return {"verdict": self.verdict, "files": [asdict(file) for file in self.files]}
 
 
-def verify(paths: Sequence[Path], key: Path | None = None) -> VerifyResult:
+def verify(paths: Sequence[Path], key: Path | None = None, fingerprint_of_key: str = "") -> VerifyResult:
     """Verify certificates, the oldest first: several files are links of one chain, without a gap.
 
-    Raises StoreError if a file cannot be read, and ConfigError if the key cannot be.
+    Without a key or its fingerprint nothing is VERIFIED: anyone can sign. Raises StoreError if a file cannot be read,
+    and ConfigError if the key cannot be, or the fingerprint is none.
     """
-    wanted = public_text(read_public(key)) if key else None
+    if key and fingerprint_of_key:
+        raise ConfigError("--key and --fingerprint cannot be combined", cure="leave out one of them")
+    if fingerprint_of_key and not is_fingerprint(fingerprint_of_key):
+        raise ConfigError("--fingerprint is not one of trueup", cure="give the 32 digits that keygen printed")
+    wanted = fingerprint(public_text(read_public(key))) if key else fingerprint_of_key
     files: list[VerifiedFile] = []
     before: Mapping[str, Any] | None = None
     for path in paths:
@@ -67,30 +80,39 @@ def verify(paths: Sequence[Path], key: Path | None = None) -> VerifyResult:
         wrong = [damage] if damage else []
         try:
             wrong += [*_wrong(document, wanted), *(_links(before, statement) if files else ())]
-            unverified, remarks = list(_unverified(document)), list(_remarks(document, wanted, is_first=not files))
+            unverified = tuple(_unverified(document, wanted))
+            remarks = tuple(_remarks(statement, is_first=not files))
+            in_part = tuple(f"{it['table']}: {limit}" for it in _stated(statement) for limit in limits_of(it))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{path} is not a certificate, or is damaged: {type(error).__name__}: {error}",
                 cure="give a file that trueup certificate wrote",
             ) from None
-        files.append(VerifiedFile(str(path), tuple(wrong), tuple(unverified), tuple(remarks), statement))
+        files.append(VerifiedFile(str(path), tuple(wrong), unverified, in_part, remarks, statement))
         before = statement
     return VerifyResult(tuple(files))
 
 
-def _wrong(document: Mapping[str, Any], wanted: str | None) -> Iterator[str]:
+def _stated(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tables that are stated as proven, as a whole or in part."""
+    return [table for table in statement["tables"] if not table["reason"]]
+
+
+def _wrong(document: Mapping[str, Any], wanted: str) -> Iterator[str]:
     statement = document["statement"]
     if document.get("sha256") != hash_of(statement):
         yield "the statement does not have its hash: it was changed"
-    proven = all(table["verdict"] == "PROVEN" and not table["reason"] for table in statement["tables"])
-    if (statement["verdict"] == "PROVEN") != proven or not statement["tables"]:
-        yield "its verdict contradicts its tables"
+    # Computed from the facts again: who signs cannot state more than the facts do.
+    verdicts = [(table["verdict"], verdict_of(table)) for table in statement["tables"]]
+    verdicts.append((statement["verdict"], verdict_of_all(statement["tables"])))
+    if any(stated != computed for stated, computed in verdicts):
+        yield "its verdict contradicts what it says about its tables"
     signature = document.get("signature")
     signed_by = statement["signed_by"]
     if signature is None:
         if signed_by is not None:
             yield "its signature was removed"
-        elif wanted is not None:
+        elif wanted:
             yield "it is not signed"
         return
     public = str(signature["public_key"])
@@ -98,8 +120,8 @@ def _wrong(document: Mapping[str, Any], wanted: str | None) -> Iterator[str]:
         yield "its signature is of another key than the statement names"
     elif not is_signed(public, str(signature["value"]), canonical(statement)):
         yield "its signature is wrong: it was changed, or not signed with this key"
-    if wanted is not None and public != wanted:
-        yield f"it is signed with another key ({_short(public)}, expected {fingerprint(wanted)})"
+    if wanted and _short(public) != wanted:
+        yield f"it is signed with another key ({_short(public)}, expected {wanted})"
 
 
 def _links(before: Mapping[str, Any] | None, statement: Mapping[str, Any]) -> Iterator[str]:
@@ -116,21 +138,21 @@ def _links(before: Mapping[str, Any] | None, statement: Mapping[str, Any]) -> It
         yield "it is signed with another key than the file before"
 
 
-def _unverified(document: Mapping[str, Any]) -> Iterator[str]:
+def _unverified(document: Mapping[str, Any], wanted: str) -> Iterator[str]:
+    statement = document["statement"]
     if document.get("signature") is None:
         yield "it is not signed: the hash shows damage, and not who issued it"
-    for table in document["statement"]["tables"]:
-        if table["verdict"] != "PROVEN":
+    elif not wanted:
+        yield (
+            f"the issuer is not known: the key {_short(str(statement['signed_by']))} is part of the file; give the"
+            " public key of the issuer with --key, or its fingerprint with --fingerprint"
+        )
+    for table in statement["tables"]:
+        if table["reason"]:
             yield f"it states that {table['table']} is not proven: {table['reason']}"
 
 
-def _remarks(document: Mapping[str, Any], wanted: str | None, *, is_first: bool) -> Iterator[str]:
-    statement = document["statement"]
-    if document.get("signature") is not None and wanted is None:
-        yield (
-            f"signed with the key {_short(str(statement['signed_by']))}, which is part of the file: this shows that it"
-            " is intact, and not who issued it; give the public key with --key"
-        )
+def _remarks(statement: Mapping[str, Any], *, is_first: bool) -> Iterator[str]:
     previous = statement["previous"]
     if is_first and previous is not None:
         yield f"number {statement['number']} of its chain: earlier ones were not given, and not verified"

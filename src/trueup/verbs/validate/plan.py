@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from psycopg import sql
 
@@ -14,6 +14,7 @@ from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
+from trueup.report.extent import Extent
 from trueup.rows.encode import base_value, column_spec, key_order, text_of, trim_scale
 from trueup.rows.keys import KeyValues
 from trueup.rows.probe import choose_digest
@@ -45,6 +46,8 @@ class Pair:
     # All columns of the target, and the columns of the source that are compared in the mode `full`.
     target_seen: tuple[str, ...] = ()
     comparable: tuple[str, ...] = ()
+    # Which rows and columns are compared in the mode `full`.
+    extent: Extent = field(default_factory=Extent)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -131,7 +134,19 @@ def plan_pair(source: Connection, target: Connection, route: Route, settings: Se
         target_table.oid,
         tuple(column.name for column in target_table.columns),
         tuple(left.name for left, _ in pairs),
+        _extent(source_table, target_table, route, pairs),
     )
+
+
+def _extent(source: Table, target: Table, route: Route, pairs: Sequence[tuple[ColumnSpec, ColumnSpec]]) -> Extent:
+    """Return which rows and columns are compared."""
+    compared = {left.name for left, _ in pairs}
+    on_target = {right.name for _, right in pairs} | {*route.constants}
+    left_out = [column.name for column in source.columns if column.name not in compared]
+    left_out += [column.name for column in target.columns if column.name not in {*on_target, *left_out}]
+    values = ", ".join(f"{name} = {value}" for name, value in route.constants.items())
+    selected = (f"only rows of the target with: {values}",) if values else ()
+    return Extent(route.filter, selected, tuple(left_out))
 
 
 def _check_readable(table: Table, node: str) -> None:

@@ -12,6 +12,7 @@ from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.proof import store
 from trueup.proof.model import Certificate
+from trueup.report.extent import Extent
 from trueup.verbs.validate.meta import Meta
 
 GONE = "its process ended without stopping; continue with trueup validate start"
@@ -53,6 +54,13 @@ class TableStatus:
     oldest_block_at: str | None = None
     # With both sides: why changes of the target are not seen.
     target_problem: str = ""
+    # Which rows and columns are compared; None: it was not planned.
+    extent: Extent | None = None
+
+    @property
+    def selection(self) -> list[str]:
+        """Return which rows are compared, if not all, one line each; `remarks` name the columns, and why."""
+        return replace(self.extent, left_out=()).lines() if self.extent else []
 
     @property
     def processed(self) -> int:
@@ -196,7 +204,8 @@ def read_status(meta: Meta, name: str) -> Status:
 
 def _proof(row: dict[str, Any], certificate: Certificate | None, age: store.Age | None) -> dict[str, Any]:
     """Return what is known about the certificate of a table."""
-    facts: dict[str, Any] = {"target_problem": row["target_problem"]}
+    extent = Extent.from_json(row["rules"]["extent"]) if row["rules"] else None
+    facts: dict[str, Any] = {"target_problem": row["target_problem"], "extent": extent}
     if certificate is not None:
         void = certificate.void
         facts["certificate"] = {
@@ -257,7 +266,7 @@ def status_text(status: Status) -> str:
             )
         if table.target_problem:
             lines.append(f"    what is written on the target is not seen: {table.target_problem}")
-        lines += [f"    {remark}" for remark in table.remarks]
+        lines += [f"    {text}" for text in (*table.selection, *table.remarks)]
     lines += [f"  not checked: {reason}" for reason in status.blind_spots]
     return as_lines(lines)
 

@@ -155,7 +155,8 @@ class Tables:
         self.pairs[route.name] = pair
         self._names[pair.oid] = route.name
         self._stopped.pop(route.name, None)
-        self._save(route, "running", "", pair.remarks, as_json(rules_of(pair, sessions.settings).as_json()))
+        rules = {**rules_of(pair, sessions.settings).as_json(), "extent": pair.extent.as_json()}
+        self._save(route, "running", "", pair.remarks, as_json(rules))
 
     def _renamed(self, route: Route) -> str:
         """Return the present name of a table that was planned under another name."""

@@ -53,13 +53,12 @@ def _table(meta: Meta, status: Status, table: TableStatus, certificate: Certific
     reason = "; ".join(_reasons(status, table, certificate, blocks, suspects))
     values: dict[str, Any] = {
         "table": table.source,
-        "verdict": "VOID" if reason else "PROVEN",
         "reason": reason,
         "validation": status.name,
         "task": None,
-        "limits": [],
     }
-    if certificate is None:
+    extent = table.extent
+    if certificate is None or extent is None:
         return values
     compared = certificate.compared
     return {
@@ -75,8 +74,11 @@ def _table(meta: Meta, status: Status, table: TableStatus, certificate: Certific
         "key": list(certificate.key),
         "compared": {
             "columns": [list(column) for column in certificate.source.columns],
-            "filter": compared.filter,
-            "is_whole": not compared.filter,
+            "filter": extent.filter or compared.filter,
+            "selected": list(extent.selected),
+            "left_out": list(extent.left_out),
+            "is_whole": extent.is_whole and not compared.filter,
+            "is_consistent": True,
             "numeric": compared.numeric,
             "mode": compared.mode,
             "float_tolerance": str(compared.float_tolerance),

@@ -24,6 +24,8 @@ from trueup.config.wording import counted
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import ServerPosition, server_position
 from trueup.proof import store
+from trueup.report.extent import Extent
+from trueup.store import times
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for, write_marker
 from trueup.verbs.validate.history import TARGET
@@ -51,6 +53,8 @@ class TableProof:
     ignored: int
     # What is not compared, because of the settings or of columns that one node lacks.
     remarks: tuple[str, ...]
+    # Which rows and columns are compared.
+    extent: Extent
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,21 @@ class Proof:
             {**asdict(table), "oldest_block_age_seconds": _age(table.oldest_block_at, now)} for table in self.tables
         ]
         return {**asdict(self), "tables": tables, "age_seconds": _age(self.at, now), "exit_code": self.exit_code}
+
+
+def summary_of(proof: Proof) -> dict[str, Any]:
+    """Return a proof for the task store: the history of its tables has it like a diff of them."""
+    positions = {proof.source: proof.source_position, proof.target: proof.target_position or ""}
+    return {
+        "verdict": proof.verdict,
+        "mode": "prove",
+        "validation": proof.validation,
+        "pair": f"{proof.source}/{proof.target}",
+        "positions": {node: position for node, position in positions.items() if position},
+        "at": times.iso(datetime.fromisoformat(proof.at)),
+        "seconds": round(proof.seconds, 3),
+        "tables": [{**asdict(table), "extent": table.extent.as_json()} for table in proof.tables],
+    }
 
 
 @dataclass(frozen=True)
@@ -144,6 +163,8 @@ def unproven(status: Status, table: TableStatus) -> list[str]:
         reasons.append(f"changes after {status.gap['from']} were not seen: {status.gap['why']}")
     if table.stage == "stopped":
         reasons.append(f"it is not validated: {table.reason}")
+    elif table.extent is None:
+        reasons.append("it was not planned yet: trueup validate start")
     if status.mode != "full":
         reasons.append(f"the mode {status.mode} compares only which rows exist")
     certificate = table.certificate
@@ -177,13 +198,14 @@ def _judged(known: _Known, table: TableStatus, fence: Fence, *, is_new: bool) ->
         reasons.append(f"errors: {counted(errors, 'row')}, see trueup validate errors {status.name}")
     certified_at = table.certificate["proven_at"] if table.certificate else None
     return TableProof(
-        table.source, verdict, tuple(reasons), certified_at, table.oldest_block_at, errors, ignored, table.remarks
-    )
+        table.source, verdict, tuple(reasons), certified_at, table.oldest_block_at, errors, ignored,
+        (*table.selection, *table.remarks), table.extent or Extent(),
+    )  # fmt: skip
 
 
 def _removed(table: str) -> TableProof:
     reason = "it was removed from the validation while it was proven"
-    return TableProof(table, "INCOMPLETE", (reason,), None, None, 0, 0, ())
+    return TableProof(table, "INCOMPLETE", (reason,), None, None, 0, 0, (), Extent())
 
 
 def _prove_target(meta: Meta, name: str, node: Node, stored: Stored, deadline: float) -> tuple[int | None, str]:
@@ -249,15 +271,17 @@ def proof_text(proof: Proof) -> str:
     """Format a proof as text."""
     now = datetime.now(timezone.utc)
     target = f" and {proof.target_position} on {proof.target}" if proof.target_position else ""
+    part = " (of a part)" if proof.verdict == "MATCH" and any(not it.extent.is_whole for it in proof.tables) else ""
     lines = [
-        f"{proof.verdict}: at {proof.source_position} on {proof.source}{target}, {_age(proof.at, now) or 0:.1f} s ago"
-        f" (validation {proof.validation})"
+        f"{proof.verdict}{part}: at {proof.source_position} on {proof.source}{target}, {_age(proof.at, now) or 0:.1f} s"
+        f" ago (validation {proof.validation})"
     ]
     for table in proof.tables:
         age = _age(table.oldest_block_at, now)
         oldest = "no block hashed yet" if age is None else f"oldest block hashed {_duration(age)} ago"
         apart = f", apart from {table.ignored:,} ignored errors" if table.ignored else ""
-        lines.append(f"  {table.table}: {table.verdict}{apart}; {oldest}")
+        part = "" if table.extent.is_whole or table.verdict != "MATCH" else " (of a part)"
+        lines.append(f"  {table.table}: {table.verdict}{part}{apart}; {oldest}")
         lines += [f"    {reason}" for reason in (*table.reasons, *table.remarks)]
     return as_lines(lines)
 

@@ -43,7 +43,7 @@ class ValidationProver:
         if first.reason or not first.proven_blocks:
             # Nothing can be taken from it: nothing to wait for.
             return first
-        proof = self._validation.prove([table], timeout=_TIMEOUT)
+        proof = self._validation.prove([table], timeout=_TIMEOUT, record=False)
         (judged,) = proof.tables
         if judged.verdict != "MATCH":
             # A row that differs may be in a block that was hashed before it differed.

@@ -16,13 +16,15 @@ from trueup.api.parameters import configuration
 from trueup.config.model import Config, Node
 from trueup.db.storable import as_json
 from trueup.errors import CheckFailed, ConfigError, TrueupError
-from trueup.proof import store
+from trueup.proof import store as proofs
+from trueup.store import TaskStore
+from trueup.task.open import open_task
 from trueup.verbs.validate import change_tables, row_errors
 from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for
 from trueup.verbs.validate.meta import Meta, Stored, find_validation, meta_nodes, meta_of, open_meta
 from trueup.verbs.validate.on_spark.lasting import run_lasting
 from trueup.verbs.validate.owner import drop_objects, own_name, stop_capture
-from trueup.verbs.validate.proving.prove import Proof, prove
+from trueup.verbs.validate.proving.prove import Proof, prove, summary_of
 from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.settings import FIXED, Settings, check_position
 from trueup.verbs.validate.status import Status, read_status
@@ -30,6 +32,7 @@ from trueup.verbs.validate.status import Status, read_status
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 # A proof of both sides needs certificates.
 _SHARE_OF_PROOF = 0.05
+_PROVE_AGAIN = "nothing was changed on any node; prove the tables again"
 _LOGGER = logging.getLogger("trueup.validate")
 
 
@@ -189,7 +192,7 @@ class Validation:
                 if settings.is_stricter(before):
                     missed = "rows were compared with a weaker mode or tolerance"
                     meta.rows("missed", name=self.name, missed=missed)
-                    store.void(meta.connection, self.name, missed)
+                    proofs.void(meta.connection, self.name, missed)
         return settings
 
     def start(
@@ -368,12 +371,45 @@ class Validation:
                 return refused(read_status(meta, self.name), position, other)
             return wait_for(meta, self.name, position, timeout=timeout, on_wait=on_wait)
 
-    def prove(self, tables: Sequence[str] | None = None, *, timeout: float = 60.0) -> Proof:
+    def prove(
+        self,
+        tables: Sequence[str] | None = None,
+        *,
+        timeout: float = 60.0,
+        record: bool = True,
+        task_db: str | None = None,
+    ) -> Proof:
         """Prove tables (None: all) by their certificates and every captured change since; return the verdicts.
 
         Writes a marker into the logs of both nodes and waits until everything before it is judged. What is not proven
         (no valid certificate, changes of the target that are not captured, a time-out) is INCOMPLETE, with the reasons.
+        With `record`, the verdicts are added to the history of the tables, in the task store.
         """
+        if not record:
+            return self._prove(tables, timeout)
+        with self._meta() as meta:
+            settings = meta.need(self.name).settings
+        cluster, nodes = self._scope(settings.source, settings.target)
+        request = {"validation": self.name, "nodes": nodes, "tables": list(tables or ())}
+        with (
+            TaskStore(task_db, configured=self.config.tasks.task_db) as store,
+            open_task(
+                store, "TABLES_PROVE", cluster=cluster, table=self.name, context=request, on_interrupt=_PROVE_AGAIN
+            ) as task,
+        ):
+            proof = self._prove(tables, timeout)
+            reasons = [f"{it.table}: {why}" for it in proof.tables if it.verdict == "INCOMPLETE" for why in it.reasons]
+            summary = {**summary_of(proof), "nodes": nodes}
+            task.finish(summary, failed=proof.verdict == "INCOMPLETE", error="; ".join(reasons[:10]))
+        return proof
+
+    def _scope(self, *pair: str) -> tuple[str, str]:
+        """Return the cluster of both nodes, if there is one, and the nodes in its order: as a diff of it has them."""
+        named = [(name, nodes) for name, nodes in self.config.clusters.items() if {*nodes} == {*pair}]
+        cluster, nodes = named[0] if len(named) == 1 else ("", pair)
+        return cluster, ",".join(nodes)
+
+    def _prove(self, tables: Sequence[str] | None, timeout: float) -> Proof:
         with self._meta() as meta:
             meta.make()
             names = change_tables.own_names(meta, self.name, tables) if tables else None
@@ -403,5 +439,5 @@ def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add_columns(meta: Meta) -> None:
     """Add what the tables of an older version lack; a role that only uses the tables need not be able to."""
-    if not store.is_made(meta.connection):
+    if not proofs.is_made(meta.connection):
         meta.make()

@@ -57,7 +57,7 @@ def states_text(states: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str,
             [
                 run["table_name"],
                 run["cluster_name"] or run["nodes"],
-                _verdict(run),
+                _verdict(run) + (f", {state['against']}" if state["against"] else ""),
                 f"{age_text(_age(state['matched_at']))} ago" if state["matched_at"] else "never",
                 moment(run["finished_at"]),
                 _count(run),
@@ -81,7 +81,7 @@ def runs_text(runs: Sequence[Mapping[str, Any]]) -> str:
                 run["mode"] if run["is_whole"] or run["mode"] == "rerun" else f"{run['mode']} of a part",
                 run["verdict"],
                 _count(run),
-                f"{run['rows']:,}",
+                "-" if run["mode"] == "prove" else f"{run['rows']:,}",
                 f"{run['seconds']:,.1f} s",
                 run["task_id"][:8],
             ]

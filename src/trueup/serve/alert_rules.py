@@ -66,6 +66,8 @@ def _of_tables(seen: Seen, settings: AlertSettings) -> Iterator[Alert]:
             run.verdict == DIFFER or (run.is_whole and run.verdict not in (MATCH, ACCEPTED))
         ):
             yield _alert(f"verdict {key}", f"{name} is {run.verdict}", run.verdict)
+        elif settings.verdict_change and state.against:
+            yield _alert(f"verdict {key}", f"{name} is {run.verdict}, and {state.against}", state.against)
         most = settings.differences_above
         if most is not None and run.differences is not None and run.differences > most and run.mode != "check":
             yield _alert(f"differences {key}", f"{name} has {run.differences:,} differences (limit {most:,})")

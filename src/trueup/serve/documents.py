@@ -30,7 +30,14 @@ def overview(seen: Seen, *, show_rows: bool) -> dict[str, Any]:
 def tables(seen: Seen, *, show_rows: bool) -> dict[str, Any]:
     """Return the state of every table."""
     rows = [
-        {**run(state.run), "matched_at": state.matched_at, "runs": state.runs, "rows_total": state.rows_total}
+        {
+            **run(state.run),
+            "matched_at": state.matched_at,
+            "is_proven": state.is_proven,
+            "against": state.against,
+            "runs": state.runs,
+            "rows_total": state.rows_total,
+        }
         for state in seen.states
     ]
     return {"tables": rows}
@@ -156,7 +163,7 @@ def _list(schema: dict[str, Any]) -> dict[str, Any]:
 
 _RUN = {
     "task_id": _TEXT, "cluster_name": _TEXT, "nodes": _TEXT, "table_name": _TEXT,
-    "mode": {"enum": ["diff", "check", "rerun"]}, "is_whole": {"type": "boolean"},
+    "mode": {"enum": ["diff", "check", "rerun", "prove"]}, "is_whole": {"type": "boolean"},
     "verdict": {"enum": ["MATCH", "ACCEPTED", "RESOLVED", "DIFFER", "INCOMPLETE"]},
     "differences": _maybe(_NUMBER), "kinds": _MAP,
     "positions": _MAP, "rows": _NUMBER, "seconds": _REAL, "started_at": _TIME, "finished_at": _TIME,
@@ -172,7 +179,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "Source": _SOURCE,
     "Run": _object(_RUN),
     "Task": _object(_TASK),
-    "Table": _object({**_RUN, "matched_at": _maybe(_TIME), "runs": _NUMBER, "rows_total": _NUMBER}),
+    "Table": _object(
+        {
+            **_RUN,
+            "matched_at": _maybe(_TIME),
+            "is_proven": {"type": "boolean"},
+            "against": _TEXT,
+            "runs": _NUMBER,
+            "rows_total": _NUMBER,
+        }
+    ),
     "Validation": _object(
         {
             "meta": _TEXT,

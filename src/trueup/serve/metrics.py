@@ -19,7 +19,7 @@ from trueup.capture.log.slot import lsn_number
 from trueup.config.model import Config
 from trueup.serve.model import Seen
 from trueup.serve.render import seconds_of
-from trueup.store.history import TableState
+from trueup.store.history import ACCEPTED, MATCH, TableState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Seconds of a pause, of switchovers and rehearsals.
@@ -111,6 +111,7 @@ def _tables(seen: Seen, config: Config) -> Iterator[Metric]:
     )
     age = _gauge("trueup_proof_age_seconds", "Seconds since the start of the run that last proved the table.", *where)
     verdict = _gauge("trueup_table_verdict", "1 for the last verdict of the table.", *where, "verdict")
+    proven_now = _gauge("trueup_table_proven", "Whether the last look at the whole table found it equal.", *where)
     differences = _gauge("trueup_diff_differences", "Differing rows at the last diff.", "pair", "table", "kind")
     rows = CounterMetricFamily("trueup_diff_rows", "Rows that were compared.", labels=where)
     counts: dict[tuple[str, str, str], tuple[str, int]] = {}
@@ -119,7 +120,9 @@ def _tables(seen: Seen, config: Config) -> Iterator[Metric]:
             proven = seconds_of(state.matched_at)
             match.add_metric([cluster, table], proven)
             age.add_metric([cluster, table], max(0.0, time.time() - proven))
-        verdict.add_metric([cluster, table, state.run.verdict], 1)
+        is_part = not state.run.is_whole and state.run.verdict in (MATCH, ACCEPTED)
+        verdict.add_metric([cluster, table, f"{state.run.verdict}{' (of a part)' * is_part}"], 1)
+        proven_now.add_metric([cluster, table], int(state.is_proven))
         rows.add_metric([cluster, table], state.rows_total)
         for pair, kinds in state.run.kinds.items():
             # Two clusters may have the same pair of nodes: the newest run counts.
@@ -129,7 +132,7 @@ def _tables(seen: Seen, config: Config) -> Iterator[Metric]:
                     counts[key] = state.run.finished_at, kinds.get(kind, 0)
     for labels, (_, count) in counts.items():
         differences.add_metric(list(labels), count)
-    yield from (match, age, verdict, differences, rows)
+    yield from (match, age, verdict, proven_now, differences, rows)
 
 
 def _tasks(seen: Seen) -> Iterator[Metric]:

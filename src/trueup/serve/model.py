@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from trueup.capture.triggers.model import Stats, TubeInfo
+from trueup.config.wording import counted
 from trueup.store.browse import Summary
-from trueup.store.history import TableState
+from trueup.store.history import ACCEPTED, MATCH, TableState, with_contradictions
 from trueup.verbs.doctor.model import Finding
 from trueup.verbs.schedule.listing import Due
 from trueup.verbs.switchover.status import SwitchStatus
@@ -154,7 +155,18 @@ class Seen:
         for state in (state for summary in self.summaries() for state in summary.states):
             key = state.run.table_name, state.run.cluster_name, state.run.nodes
             found[key] = _merged(found[key], state) if key in found else state
-        return tuple(found.values())
+        return tuple(with_contradictions(self._with_errors(state) for state in found.values()))
+
+    def _with_errors(self, state: TableState) -> TableState:
+        """Return a table with the open errors that a validation of the same nodes has for it now."""
+        run = state.run
+        for status in (seen.status for seen in self.validations()):
+            if {status.source, status.target} == set(run.nodes.split(",")) and run.verdict in (MATCH, ACCEPTED):
+                for table in status.tables:
+                    errors = table.errors.get("new", 0)
+                    if errors and run.table_name in (table.source, table.target):
+                        return replace(state, against=f"{counted(errors, 'error')} of the validation {status.name}")
+        return state
 
     def validations(self) -> list[ValidationSeen]:
         """Return the validations of all nodes; names of nodes may stand for the same database."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trueup.db.names import display_name
@@ -13,6 +13,8 @@ from trueup.store.values import from_json, to_json
 
 ONE_TABLE = ("TABLE_DIFF", "TABLE_CHECK", "TABLE_RERUN")
 MANY_TABLES = ("TABLES_DIFF", "TABLES_CHECK")
+# `trueup prove`: the certificates of a validation, and all captured changes since.
+PROVEN_TABLES = ("TABLES_PROVE",)
 MATCH, ACCEPTED, DIFFER, INCOMPLETE = "MATCH", "ACCEPTED", "DIFFER", "INCOMPLETE"
 
 
@@ -58,6 +60,40 @@ class TableState:
     matched_at: str | None
     runs: int
     rows_total: int
+    # Why the verdict does not count any more: what saw a difference later, on the same nodes, in another way.
+    against: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the table is proven: the last look at all of it, in any way, found it equal."""
+        return self.run.is_proof and not self.against
+
+
+def with_contradictions(states: Iterable[TableState]) -> list[TableState]:
+    """Return the tables, each with what contradicts its verdict: a later one of the same nodes, under another name.
+
+    The same nodes may be compared as a cluster, by their names, and by a validation. What is equal under one name does
+    not prove the table under another, which may be of another configuration; what differs there does count.
+    """
+    listed = list(states)
+    groups: dict[tuple[str, frozenset[str]], list[TableRun]] = {}
+    for state in listed:
+        groups.setdefault(_same_nodes(state.run), []).append(state.run)
+    return [
+        replace(state, against=state.against or _against(state.run, groups[_same_nodes(state.run)])) for state in listed
+    ]
+
+
+def _same_nodes(run: TableRun) -> tuple[str, frozenset[str]]:
+    return run.table_name, frozenset(run.nodes.split(","))
+
+
+def _against(run: TableRun, others: Iterable[TableRun]) -> str:
+    later = [it for it in others if it.finished_at > run.finished_at and it.verdict in (DIFFER, INCOMPLETE)]
+    if run.verdict not in (MATCH, ACCEPTED) or not later:
+        return ""
+    last = max(later, key=lambda it: it.finished_at)
+    return f"{last.verdict} later (task {last.task_id[:8]})"
 
 
 def record(connection: sqlite3.Connection, task: Mapping[str, Any]) -> None:
@@ -68,18 +104,19 @@ def record(connection: sqlite3.Connection, task: Mapping[str, Any]) -> None:
 
 def fill(connection: sqlite3.Connection) -> None:
     """Add the tables of all tasks that have ended, of a store that had no history."""
-    marks = ", ".join("?" * len((*ONE_TABLE, *MANY_TABLES)))
+    types = (*ONE_TABLE, *MANY_TABLES, *PROVEN_TABLES)
+    marks = ", ".join("?" * len(types))
     query = f"SELECT * FROM tasks WHERE task_type IN ({marks}) AND task_status <> 'RUNNING' ORDER BY finished_at, seq"
-    for row in connection.execute(query, (*ONE_TABLE, *MANY_TABLES)).fetchall():
+    for row in connection.execute(query, types).fetchall():
         record(connection, dict(row))
 
 
 def states(connection: sqlite3.Connection) -> list[TableState]:
     """Return all tables, by name."""
-    return [
+    return with_contradictions(
         TableState(_run(row), row["matched_at"], row["runs"], row["rows_total"])
         for row in connection.execute(_sql("states"))
-    ]
+    )
 
 
 def runs(
@@ -138,6 +175,37 @@ def _runs(task: Mapping[str, Any]) -> Iterator[TableRun]:
         yield _one(task, context)
     elif task["task_type"] in MANY_TABLES:
         yield from _without_task(task, context)
+    elif task["task_type"] in PROVEN_TABLES:
+        yield from _proven(task, context)
+
+
+def _proven(task: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[TableRun]:
+    """Yield the tables of a proof of a validation."""
+    summary: Mapping[str, Any] = context.get("diff_summary") or {}
+    for table in summary.get("tables") or ():
+        is_known = table["verdict"] != INCOMPLETE
+        yield TableRun(
+            task_id=task["task_id"],
+            cluster_name=task["cluster_name"],
+            nodes=summary["nodes"],
+            table_name=table["table"],
+            mode="prove",
+            is_whole=_is_whole(table["extent"]),
+            verdict=table["verdict"],
+            differences=table["errors"] if is_known else None,
+            kinds={summary["pair"]: {"accepted": table["ignored"]}} if table["ignored"] else {},
+            positions=summary["positions"],
+            rows=0,
+            seconds=float(summary["seconds"]),
+            # When the markers were written: rows written later are not covered.
+            started_at=summary["at"],
+            finished_at=task["finished_at"],
+        )
+
+
+def _is_whole(extent: Mapping[str, Any]) -> bool:
+    """Return whether all rows and columns were compared: see `report.extent`."""
+    return not any(extent.values())
 
 
 def _one(task: Mapping[str, Any], context: Mapping[str, Any]) -> TableRun:
@@ -145,14 +213,13 @@ def _one(task: Mapping[str, Any], context: Mapping[str, Any]) -> TableRun:
     mode = str(summary.get("mode") or context.get("mode") or "diff")
     counts = summary.get("diff_rows_count") or {}
     differences = summary.get("mismatched_ranges_count") if mode == "check" else sum(counts.values())
-    limited = any(context.get(name) for name in ("table_filter", "columns", "exclude_columns"))
     return TableRun(
         task_id=task["task_id"],
         cluster_name=task["cluster_name"],
         nodes=",".join(summary.get("nodes") or ()) or str(context.get("nodes") or ""),
         table_name=display_name(task["schema"], task["table_name"]),
         mode=mode,
-        is_whole=mode != "rerun" and not limited,
+        is_whole=mode != "rerun" and _is_whole(summary.get("extent") or _requested(context)),
         verdict=str(summary.get("verdict") or INCOMPLETE),
         differences=differences if summary else None,
         kinds=summary.get("kinds") or {},
@@ -162,6 +229,11 @@ def _one(task: Mapping[str, Any], context: Mapping[str, Any]) -> TableRun:
         started_at=task["started_at"],
         finished_at=task["finished_at"],
     )
+
+
+def _requested(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was requested, of a run that has no result."""
+    return {name: context.get(name) for name in ("table_filter", "columns", "exclude_columns")}
 
 
 def _without_task(task: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[TableRun]:

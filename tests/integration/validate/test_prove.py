@@ -20,6 +20,7 @@ from support.validate import Copy
 from trueup.capture.log import slot
 from trueup.cli.main import run
 from trueup.proof import store
+from trueup.store import TaskStore
 from trueup.testing.postgres import Server
 from trueup.verbs.validate.fence import Fence, put_fence, wait_for
 from trueup.verbs.validate.proving import target, target_log
@@ -95,9 +96,15 @@ def test_writes_on_the_target_under_load_are_errors_exactly_those(engine: str, c
         writer.join()
     proof = copy.validation.prove()
     assert (proof.verdict, proof.tables[0].errors) == ("DIFFER", 3)
+    with TaskStore() as store:
+        (state,) = store.states()
+        assert (state.run.mode, state.run.verdict, state.run.differences) == ("prove", "DIFFER", 3)
+        assert (state.is_proven, bool(state.matched_at)) == (False, True)
     # A correction on the target is seen, too.
     copy.down.execute("UPDATE t SET n = 10 WHERE id = 10; INSERT INTO t VALUES (20, 20); DELETE FROM t WHERE id = 1000")
     assert proven(copy).tables[0].errors == 0
+    with TaskStore() as store:
+        assert [state.is_proven for state in store.states()] == [True]
     assert {error.key[0] for error in copy.errors("all")} == {"10", "20", "1000"}
 
 

@@ -176,3 +176,46 @@ def test_pruning_deletes_tasks_and_their_own_reports(store: TaskStore, tmp_path:
     assert [task.task_id for task in store.list()] == [running]
     # The verdict and the sums of the table stay.
     assert (state(store).run.verdict, state(store).rows_total) == ("DIFFER", 200)
+
+
+def prove(store: TaskStore, verdict: str, *, cluster: str = "", nodes: str = "n2,n1", **extent: Any) -> None:
+    """Record a proof of a validation."""
+    task = store.start("TABLES_PROVE", cluster=cluster, table="shop", context={"validation": "shop"})
+    table = {"table": "public.orders", "verdict": verdict, "extent": extent, "errors": 2, "ignored": 0}
+    summary = {
+        "verdict": verdict,
+        "nodes": nodes,
+        "pair": "n2/n1",
+        "positions": {},
+        "at": task.started_at,
+        "seconds": 1.0,
+    }
+    store.finish(task.task_id, COMPLETED, summary={**summary, "tables": [table]})
+
+
+def proven(store: TaskStore) -> dict[str, bool]:
+    return {state.run.cluster_name: state.is_proven for state in store.states()}
+
+
+def test_proven_has_one_meaning_however_the_nodes_are_compared(store: TaskStore) -> None:
+    run(store, "MATCH")
+    assert proven(store) == {"shop": True}
+    # A validation of the same nodes, which belong to no cluster there.
+    for verdict in ("DIFFER", "INCOMPLETE"):
+        prove(store, verdict)
+        assert proven(store) == {"shop": False, "": False}
+        shop = next(state for state in store.states() if state.run.cluster_name)
+        assert (shop.run.verdict, verdict in shop.against, bool(shop.matched_at)) == ("MATCH", True, True)
+    run(store, "MATCH")
+    assert proven(store) == {"shop": True, "": False}
+    run(store, "DIFFER")
+    # Equal under one name proves nothing under another: both may be in different configurations.
+    prove(store, "MATCH")
+    assert proven(store) == {"shop": False, "": True}
+    # As the cluster of both nodes: the same table.
+    prove(store, "MATCH", cluster="shop", nodes="n1,n2", left_out=["note"])
+    assert proven(store) == {"shop": False, "": True}
+    prove(store, "MATCH", cluster="shop", nodes="n1,n2")
+    assert proven(store) == {"shop": True, "": True}
+    prove(store, "DIFFER", cluster="shop", nodes="n1,n2")
+    assert (proven(store), store.runs("public.orders")[0].differences) == ({"shop": False, "": False}, 2)

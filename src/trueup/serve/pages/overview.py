@@ -10,7 +10,7 @@ from trueup.serve.model import Seen
 from trueup.serve.pages.parts import task_grid, verdict_cell
 from trueup.serve.views import Block, Cell, Grid, Notes, Tile, Tiles, View, link_to
 from trueup.store import RUNNING, Task
-from trueup.store.history import DIFFER, INCOMPLETE, MATCH, TableState
+from trueup.store.history import DIFFER, INCOMPLETE, TableState
 
 
 def overview(seen: Seen) -> View:
@@ -20,7 +20,7 @@ def overview(seen: Seen) -> View:
     running = [task for summary in seen.summaries() for task in summary.running]
     worst = "trouble" if any(cell.tone == "trouble" for cell in found) else "differ" if found else ""
     is_read = all(part.tried_at for part in seen.parts)
-    proven = sum(1 for state in states if state.run.verdict == MATCH and state.run.is_whole)
+    proven = sum(state.is_proven for state in states)
     verdict = f"{counted(len(found), 'problem')} found"
     if not found:
         verdict = "nothing needs attention" if is_read else "reading"

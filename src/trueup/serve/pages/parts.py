@@ -18,6 +18,8 @@ def verdict_cell(state: TableState) -> Cell:
     """Return the verdict of a table, in its colour."""
     run = state.run
     tone = verdict_tone(run.verdict)
+    if state.against:
+        return Cell(run.verdict, tone="plain", note=state.against)
     if run.is_whole:
         return Cell(run.verdict, tone=tone)
     return Cell(run.verdict, tone="plain" if run.verdict == MATCH else tone, note="of a part of the table")
@@ -46,8 +48,10 @@ def task_grid(title: str, listed: Sequence[Task], links: Sequence[tuple[str, str
 
 def task_tone(task: Task, verdict: str) -> Tone:
     """Return the colour of the verdict of a task; green only if it compared the whole table."""
-    limits = ("table_filter", "columns", "exclude_columns")
-    is_part = task.task_type.endswith("_RERUN") or any(task.task_context.get(name) for name in limits)
+    summary = task.task_context.get("diff_summary") or {}
+    extents = [summary.get("extent") or {}, *(table.get("extent") or {} for table in summary.get("tables") or ())]
+    has_part = any(table.get("part") for table in summary.get("tables") or ())
+    is_part = task.task_type.endswith("_RERUN") or has_part or any(any(extent.values()) for extent in extents)
     return "plain" if is_part and verdict == MATCH else verdict_tone(verdict)
 
 

@@ -111,11 +111,12 @@ def table(state: TableState, runs: Sequence[TableRun], report: str, *, show_rows
         _runs(runs),
     ]
     verdict, tone = run.verdict, verdict_tone(run.verdict)
-    if not run.is_whole and run.verdict == MATCH:
+    if run.verdict == MATCH and not state.is_proven:
         tone = "plain"
     meaning = "all rows and columns were compared" if run.is_whole and run.verdict != INCOMPLETE else ""
     if not run.is_whole:
         meaning = "only a part of the table was compared"
+    meaning = "; ".join(filter(None, (meaning, state.against)))
     return View(run.table_name, "tables", blocks, verdict, tone, meaning, ("tables", "/tables"))
 
 

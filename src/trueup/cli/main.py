@@ -102,7 +102,8 @@ def trueup() -> None:
       trueup diff public.orders --cluster shop
       trueup --log-format json check public.orders --cluster shop
 
-    Exit codes: 0 all compared and equal, 1 differences, 2 an error or anything not compared, 130 interrupted.
+    Exit codes: 0 all that was requested was compared and is equal, 1 differences, 2 an error or anything not compared,
+    130 interrupted.
     """
 
 

@@ -295,7 +295,8 @@ def fence(name: str, timeout: float, as_json: bool, **options: Any) -> int:
     lines = [
         f"{name}: {word} through {result.position} after {result.seconds:.1f} s, {counted(result.errors, 'error')}"
     ]
-    show(result.as_json(), as_lines([*lines, *(f"  {reason}" for reason in result.reasons)]), as_json=as_json)
+    lines += [f"  {reason}" for reason in (*result.reasons, *result.remarks)]
+    show(result.as_json(), as_lines(lines), as_json=as_json)
     return result.exit_code
 
 

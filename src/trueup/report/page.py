@@ -108,6 +108,13 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
     trouble = [str(reason) for reason in summary.pop("incomplete", None) or ()]
     trouble = trouble or ([error] if error else [])
     verdict = str(summary.pop("verdict", "") or task["task_status"])
+    extent = Extent.from_json(summary.pop("extent", None))
+    is_part = not extent.is_whole or any(
+        not Extent.from_json(table.get("extent")).is_whole for table in _tables_of(summary)
+    )
+    rows = rows_of(int(summary.get("total_rows_checked", 1)), summary.get("since_proof") or {})
+    meaning = shown_meaning(_task_meaning(verdict, str(task["task_type"])), verdict, "check", rows, extent)
+    tone = _task_tone(verdict, trouble)
     if task["task_type"] == "TABLE_CHECK":
         # A check does not count differing rows: a 0 would be misleading.
         for name in ("diff_rows_count", "diff_row_limit_reached"):
@@ -116,10 +123,11 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
     took = task["time_taken"]
     return Page(
         title=f"{task['schema']}.{task['table_name']}".strip(".") or task["task_type"],
-        verdict=verdict,
-        tone=_task_tone(verdict, trouble),
-        meaning=_task_meaning(verdict, str(task["task_type"])),
+        verdict=shown_verdict(verdict, rows, extent) + " (of a part)" * (is_part and extent.is_whole),
+        tone="plain" if tone == "good" and is_part else tone,
+        meaning=meaning,
         facts={
+            "only a part": "; ".join(extent.lines()),
             "task": _words(task["task_type"]).lower(),
             "status": str(task["task_status"]),
             "started (UTC)": moment(task["started_at"]),
@@ -130,6 +138,11 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
         details=_named("Request", context),
         task_id=str(task["task_id"]),
     )
+
+
+def _tables_of(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    tables = summary.get("tables") or ()
+    return [table for table in tables if isinstance(table, Mapping)]
 
 
 def _tone(verdict: str, trouble: Sequence[str], counts: Iterable[Mapping[str, Any]]) -> Tone:

@@ -14,7 +14,7 @@ from trueup.report.json_file import private_file
 
 Outcome = Literal["REPAIRED", "UNDONE", "DRY RUN", "REMAINS", "FAILED"]
 _MEANING = {
-    "REPAIRED": "all keys were compared again and agree on all nodes",
+    "REPAIRED": "all of these keys were compared again and agree on all nodes; no other rows were compared",
     "UNDONE": "all rows are as they were before the repair",
     "REMAINS": "some of these keys still differ",
     "FAILED": "some nodes could not be written, for the reasons below",

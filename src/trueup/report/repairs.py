@@ -18,14 +18,15 @@ from trueup.report.repair import ACTS, DONE, RepairResult
 from trueup.report.text import aligned
 
 _MEANING = {
-    "REPAIRED": "all keys of these tables were compared again and agree on all nodes",
+    "REPAIRED": "all of these keys were compared again and agree on all nodes; no other rows were compared",
     "UNDONE": "all rows of all tables are as they were before the repair",
     "REMAINS": "some of these keys still differ",
     "FAILED": "some tables or nodes could not be written or verified; a node that could not be written was rolled back",
     "DRY RUN": "nothing was changed",
     "NOTHING TO DO": "there are no keys to write",
 }
-_TONES: dict[str, Tone] = {"REPAIRED": "good", "UNDONE": "good", "REMAINS": "differ", "FAILED": "trouble"}
+# True for some keys, no proof for the tables: not green.
+_TONES: dict[str, Tone] = {"REPAIRED": "plain", "UNDONE": "plain", "REMAINS": "differ", "FAILED": "trouble"}
 _HEADS = ("TABLE", "VERDICT", "KEYS", *(act.upper() for act in ACTS), "LEFT", "DIFFER")
 
 

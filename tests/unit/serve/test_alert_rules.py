@@ -12,6 +12,8 @@ import pytest
 from trueup.serve.alert_rules import known, raised
 from trueup.serve.alert_settings import AlertSettings
 from trueup.serve.model import NodeSeen, Part, Seen, TubeSeen, ValidationSeen
+from trueup.serve.pages.overview import overview
+from trueup.serve.views import Tiles
 from trueup.store.browse import Summary
 from trueup.store.history import TableRun, TableState
 
@@ -70,3 +72,26 @@ def test_the_newest_verdict_of_two_stores_counts() -> None:
     assert not raised(both, settings)
     assert [(state.runs, state.rows_total) for state in both.states] == [(2, 20)]
     assert known(both)("verdict t shop n1,n2")
+
+
+def test_an_error_of_a_validation_counts_against_a_match() -> None:
+    """A table that a diff has found equal is not proven while a validation of the same nodes has errors in it."""
+
+    def errors(count: int, *, table: str = "t", nodes: tuple[str, str] = ("n2", "n1")) -> Seen:
+        listed = [SimpleNamespace(source=table, target=table, errors={"new": count, "ignored": 9})]
+        more = {"blind_spots": (), "state": "running", "total": lambda name: 0}
+        return validation(open_errors=count, source=nodes[0], target=nodes[1], tables=listed, **more)
+
+    for found, is_proven in (
+        (errors(3), False),
+        (errors(0), True),
+        (errors(3, table="other"), True),
+        (errors(3, nodes=("n1", "n3")), True),
+    ):
+        (state,) = Seen(stores=table("MATCH").stores, nodes=found.nodes).states
+        assert state.is_proven == is_proven
+    both = Seen(stores=table("MATCH").stores, nodes=errors(3).nodes)
+    (alert,) = raised(both, replace(NONE, verdict_change=True)).values()
+    assert alert.text == "t on shop is MATCH, and 3 errors of the validation v"
+    tiles = next(block for block in overview(both).blocks if isinstance(block, Tiles)).tiles
+    assert [tile.value for tile in tiles if tile.label == "tables proven equal"] == ["0 of 1"]

@@ -10,6 +10,7 @@ from trueup.db.names import display_name
 from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed, ConfigError, QueryError
+from trueup.report.extent import Extent
 from trueup.verbs.repair.check_plan import check_plan
 from trueup.verbs.repair.layout import Layout, check_tables
 from trueup.verbs.repair.modes import Mode
@@ -59,7 +60,9 @@ def prepare_all(
             continue
         # A mistake in the plan is an error of the whole run.
         mode = _mode(request, table, own, layout, plan, is_run=is_run)
-        prepared.append(Prepared(table, own, layout, mode, remarks))
+        # What the report did not compare is not written, and not known to be equal.
+        extent = Extent.from_json(table.head.summary.get("extent")) if table.head else Extent()
+        prepared.append(Prepared(table, own, layout, mode, (*remarks, *extent.lines())))
     if len(prepared) > 1:
         _refuse_same_rows(prepared, controls)
     return prepared, failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trueup.config.visible import as_lines
+from trueup.report.extent import Extent, shown_verdict
 from trueup.report.model import Verdict
 
 _EXIT = {"MATCH": 0, "DIFFER": 1, "INCOMPLETE": 2}
@@ -30,6 +31,8 @@ class TableProof:
     examples: tuple[str, ...] = ()
     # The report with all differences; sinks of documents have none.
     report: str = ""
+    # Which rows and columns of the source were compared.
+    extent: Extent = field(default_factory=Extent)
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,15 @@ class TubeProof:
 
     def as_text(self) -> str:
         """Return the result as text."""
-        lines = [f"{self.verdict}: the sink of the tube {self.tube}" + (f" ({self.sink})" if self.sink else "")]
+        extent = next((table.extent for table in self.tables if not table.extent.is_whole), Extent())
+        verdict = shown_verdict(self.verdict, sum(table.rows for table in self.tables), extent)
+        lines = [f"{verdict}: the sink of the tube {self.tube}" + (f" ({self.sink})" if self.sink else "")]
         for table in self.tables:
             lines.append(
                 f"  {table.table}: {table.verdict}, {table.rows:,} rows, {table.missing:,} missing,"
                 f" {table.changed:,} changed, {table.extra:,} extra, {table.in_flight:,} in flight"
             )
+            lines += [f"    {line}" for line in table.extent.lines()]
             lines += [f"    {example}" for example in table.examples]
             lines += [f"    not compared: {reason}" for reason in table.incomplete]
             lines += [f"    note: {remark}" for remark in table.remarks]

@@ -9,6 +9,7 @@ from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.shape import Shape, Shapes, tables_of
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.report.extent import Extent
 from trueup.sinks.base import DocumentSink, Sink, TableSink
 from trueup.verbs.tube_proof.documents import DocumentProof
 from trueup.verbs.tube_proof.flight import Flight
@@ -56,12 +57,19 @@ def _prove(session: Session, tube: str, shape: Shape, shard: int, sink: Sink, co
         return TableProof(shape.table, "INCOMPLETE", incomplete=(reason,))
     flight = Flight(session, tube, shape)
     if isinstance(sink, DocumentSink):
-        return DocumentProof(comparing.node, shape, shard, sink, sink, flight, comparing.settings).run()
+        proof = DocumentProof(comparing.node, shape, shard, sink, sink, flight, comparing.settings).run()
+        return replace(proof, extent=Extent(_predicate(shape)))
     assert isinstance(sink, TableSink)
     stored = sink.stored(shape.for_sink)
     # An embedded database is opened by the comparison.
     sink.close()
-    return prove_table(shape, stored, flight, comparing)
+    left_out = tuple(name for name, _ in shape.columns if name not in stored.columns)
+    return replace(prove_table(shape, stored, flight, comparing), extent=Extent(_predicate(shape), (), left_out))
+
+
+def _predicate(shape: Shape) -> str:
+    """Return the condition of the rows that the tube delivers, in one line; '': all."""
+    return "" if shape.condition == "true" else " ".join(shape.condition.split())
 
 
 def _settings(settings: DiffSettings) -> DiffSettings:

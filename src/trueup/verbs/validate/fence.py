@@ -32,6 +32,8 @@ class Fence:
     errors: int
     # Why it is not validated, or what was not checked.
     reasons: tuple[str, ...] = ()
+    # What is not compared, because of the settings or of columns that one node lacks.
+    remarks: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -42,7 +44,12 @@ class Fence:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**self.__dict__, "reasons": list(self.reasons), "exit_code": self.exit_code}
+        return {
+            **self.__dict__,
+            "reasons": list(self.reasons),
+            "remarks": list(self.remarks),
+            "exit_code": self.exit_code,
+        }
 
 
 def put_fence(source: Node, stored: Stored) -> tuple[int, str]:
@@ -89,7 +96,8 @@ def wait_for(
         status = replace(status, tables=tuple(table for table in status.tables if table.source not in apart))
         reached = status.validated is not None and lsn_number(status.validated) >= position
         if reached:
-            return Fence(name, lsn_text(position), True, seconds, status.open_errors, tuple(status.blind_spots))
+            spots, remarks = tuple(status.blind_spots), tuple(status.not_compared)
+            return Fence(name, lsn_text(position), True, seconds, status.open_errors, spots, remarks)
         on_wait(status)
         reason = ""
         # A process that has lost its session with the meta database may come back.

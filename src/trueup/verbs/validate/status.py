@@ -154,6 +154,11 @@ class Status:
                 reasons.append(f"changes of {table.source} were missed or not checked{why}: {cure}")
         return reasons
 
+    @property
+    def not_compared(self) -> list[str]:
+        """Return which rows and columns of tables are not compared."""
+        return [f"{table.source}: {text}" for table in self.tables for text in (*table.selection, *table.remarks)]
+
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         sums = ("processed", "pending", "failed", "hot", "inserts", "updates", "deletes", "truncates")

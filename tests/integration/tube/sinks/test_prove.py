@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 from redis import Redis
 
+from support.fixtures import Databases
 from support.proof import prove_drift
 from support.sinks import Rig
 from support.tube import TubeDatabase
@@ -76,7 +77,7 @@ def test_the_command_and_bad_input(
     assert "the tube no does not exist" in prove("no", redis.address)[1]
     tube_db.tube.attach("t", shard=0)
     code, out = prove("t", redis.address, "--option", "mode=set")
-    assert (code, "MATCH: the sink of the tube t" in out) == (0, True)
+    assert (code, "MATCH of 0 rows: the sink of the tube t" in out) == (0, True)
     assert "programs fill the cache" in prove("t", redis.address)[1]
     assert "cannot be read back" in prove("t", "python:json:dumps")[1]
     # Without a sink: of the configuration, else of the last run.
@@ -98,3 +99,18 @@ def test_the_command_and_bad_input(
     redis.down()
     code, out = prove("t", redis.address, "--option", "mode=set")
     assert (code, "is not usable" in out) == (2, True)
+
+
+def test_a_proof_says_what_it_is_about(tube_db: TubeDatabase, databases: Databases, tmp_path: Path) -> None:
+    (copy,) = databases(1)
+    tube_db.run("CREATE TABLE public.t (id int PRIMARY KEY, note text)")
+    copy.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    tube_db.tube.attach("t", shard=0, predicate="id > 1")
+    options: dict[str, Any] = {"recheck_wait": 0.0, "report_dir": str(tmp_path), "spark": tube_db.spark}
+    # An empty table is delivered completely, and is said to be empty.
+    proof = tube_db.tube.prove(copy.uri, **options)
+    assert (proof.verdict, proof.as_text().startswith("MATCH of 0 rows (of a part): ")) == ("MATCH", True)
+    tube_db.run("INSERT INTO public.t VALUES (1, 'x'), (2, 'y')")
+    tube_db.tube.run(copy.uri, until_empty=True, spark=tube_db.spark)
+    text = tube_db.tube.prove(copy.uri, **options).as_text()
+    assert (text.startswith("MATCH (of a part): "), "only rows with: " in text, "id > 1" in text) == (True, True, True)

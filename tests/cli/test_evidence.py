@@ -84,6 +84,9 @@ def test_a_comparison_of_no_row(cli: Cli, nodes: list[Database], node_options: N
         assert (empty.code, empty.out.startswith("MATCH of 0 rows: "), WHOLE in empty.out) == (0, True, False)
         assert "the table is empty on all nodes" in empty.out
         assert cli(verb, "nothing", *options, "--require-rows").code == 2
+        task = json.loads(cli("tasks", "--json", "--limit", 2).out)[1]["task_id"]
+        issued = cli("certificate", "--task", task, "--output", f"{verb}.json")
+        assert (issued.code, "1 of 1 have no rows" in issued.out.splitlines()[0]) == (0, True), issued
         # A row of one node only is a row.
         assert cli(verb, "items", *options, "--filter", "id = 99").code == 1
     many = cli("check", "--tables", "nothing", *options)

@@ -55,3 +55,14 @@ def meaning_of(tables: Sequence[Mapping[str, Any]]) -> str:
     if verdict == "PROVEN":
         return f"all rows and columns of these tables were compared and are equal at the positions below{rows}"
     return f"only a part of these tables was compared, and it is equal at the positions below{rows}"
+
+
+def notes_of(table: Mapping[str, Any]) -> list[str]:
+    """Return what was not read, because a validation proves it."""
+    since = table.get("since_proof") or {}
+    if not since or since["reason"]:
+        return []
+    return [
+        f"{since['proven_blocks']:,} blocks with {since['proven_rows']:,} rows were not read: the validation"
+        f" {since['validation']} proves them, by its certificate of {since['proven_at']} and the captured changes"
+    ]

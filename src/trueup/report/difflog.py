@@ -127,7 +127,8 @@ def status_summary(status: Mapping[str, Any]) -> str:
 
 def proof_summary(proof: Mapping[str, Any], file: Path | None = None) -> str:
     """Return the result of a proof as text; `file` is the file with all keys that have a problem."""
-    lines = [f"{proof['verdict']}: {MEANING[proof['verdict']]}", f"  {counted(proof['keys'], 'key')}"]
+    empty = " of 0 keys" if proof["verdict"] == "MATCH" and not proof["keys"] else ""
+    lines = [f"{proof['verdict']}{empty}: {MEANING[proof['verdict']]}", f"  {counted(proof['keys'], 'key')}"]
     lines += [f"  {text}: {proof[name]:,}" for name, text in _PROBLEMS.items() if proof[name]]
     if proof["waiting"]:
         lines.append(

@@ -277,8 +277,13 @@ def test_files_that_are_no_certificate(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="not a certificate"):
             verify_certificate(_file(tmp_path, text))
     incomplete = file_text({"statement": {"format": FORMAT, "tables": [{}]}, "sha256": ""})
-    with pytest.raises(StoreError, match="not a certificate"):
-        verify_certificate(_file(tmp_path, incomplete))
+    changes: list[dict[str, Any]] = [{"rows": "x"}, {"nodes": [1]}, {"proven_at": 1}]
+    parts: list[dict[str, Any]] = [{"columns": [[]]}, {"columns": [{}]}, {"left_out": [1]}]
+    changes += [{"compared": {**COMPARED, **part}} for part in parts]
+    odd = [_issue(table={**_table(), **change}) for change in changes]
+    for text in (incomplete, *odd):
+        with pytest.raises(StoreError, match="not a certificate"):
+            verify_certificate(_file(tmp_path, text))
 
 
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trueup.proof.stated import meaning_of
+from trueup.proof.stated import meaning_of, notes_of
 from trueup.report.page import Page, Table, Tone
 from trueup.report.text import moment
 from trueup.verbs.certificate.keys import fingerprint
@@ -72,17 +72,6 @@ def page_of_certificate(document: Mapping[str, Any], name: str) -> Page:
         ],
         report=name,
     )
-
-
-def notes_of(table: Mapping[str, Any]) -> list[str]:
-    """Return what was not read, because a validation proves it."""
-    since = table.get("since_proof") or {}
-    if not since or since["reason"]:
-        return []
-    return [
-        f"{since['proven_blocks']:,} blocks with {since['proven_rows']:,} rows were not read: the validation"
-        f" {since['validation']} proves them, by its certificate of {since['proven_at']} and the captured changes"
-    ]
 
 
 def _part(table: Mapping[str, Any]) -> list[str]:

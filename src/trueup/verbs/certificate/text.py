@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.config.visible import as_lines
-from trueup.config.wording import counted
-from trueup.proof.stated import limits_of, meaning_of
+from trueup.proof.stated import meaning_of, notes_of
 from trueup.report.text import aligned, moment
 from trueup.store.statements import Issued
 from trueup.verbs.certificate.keys import fingerprint
-from trueup.verbs.certificate.page import notes_of
 from trueup.verbs.certificate.run import CertificateResult
 from trueup.verbs.certificate.verify import VerifyResult
 
@@ -42,17 +40,7 @@ def verify_text(result: VerifyResult) -> str:
         lines.append(f"  {file.path}")
         lines += [f"    refused: {reason}" for reason in file.wrong]
         lines += [f"    not verified: {reason}" for reason in file.unverified]
-        if not file.wrong:
-            for table in file.statement["tables"]:
-                when = table.get("proven_at")
-                nodes = ", ".join(f"{each['node']} at {each['position']}" for each in table.get("nodes", ()))
-                at = f" at {moment(when)} UTC on {nodes}" if when else ""
-                rows = "" if table["reason"] else f", {counted(table['rows'], 'row')}"
-                lines.append(f"    {table['table']}: {table['verdict']}{at}{rows}")
-                if not table["reason"]:
-                    columns = ", ".join(str(column[0]) for column in table["compared"]["columns"])
-                    lines += [f"      columns: {columns}", *(f"      {limit}" for limit in limits_of(table))]
-                lines += [f"      note: {text}" for text in notes_of(table)]
+        lines += [] if file.wrong else [f"    {line}" for line in file.stated]
         lines += [f"    note: {remark}" for remark in file.remarks]
     return as_lines(lines)
 

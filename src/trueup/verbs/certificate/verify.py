@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trueup.config.wording import counted
 from trueup.errors import ConfigError, StoreError
 from trueup.proof.document import canonical, hash_of, read_document
-from trueup.proof.stated import limits_of, verdict_of, verdict_of_all
+from trueup.proof.stated import limits_of, notes_of, verdict_of, verdict_of_all
+from trueup.report.text import moment
 from trueup.verbs.certificate.keys import ALGORITHM, fingerprint, is_fingerprint, is_signed, public_text, read_public
 
 Verdict = Literal["VERIFIED", "VERIFIED IN PART", "REFUSED", "UNVERIFIED"]
@@ -28,6 +30,8 @@ class VerifiedFile:
     unverified: tuple[str, ...]
     in_part: tuple[str, ...]
     remarks: tuple[str, ...]
+    # What it states, in lines.
+    stated: tuple[str, ...]
     statement: Mapping[str, Any]
 
 
@@ -82,20 +86,31 @@ def verify(paths: Sequence[Path], key: Path | None = None, fingerprint_of_key: s
             wrong += [*_wrong(document, wanted), *(_links(before, statement) if files else ())]
             unverified = tuple(_unverified(document, wanted))
             remarks = tuple(_remarks(statement, is_first=not files))
-            in_part = tuple(f"{it['table']}: {limit}" for it in _stated(statement) for limit in limits_of(it))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            proven = [table for table in statement["tables"] if not table["reason"]]
+            in_part = tuple(f"{table['table']}: {limit}" for table in proven for limit in limits_of(table))
+            stated = tuple(line for table in statement["tables"] for line in _lines(table))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"{path} is not a certificate, or is damaged: {type(error).__name__}: {error}",
                 cure="give a file that trueup certificate wrote",
             ) from None
-        files.append(VerifiedFile(str(path), tuple(wrong), unverified, in_part, remarks, statement))
+        files.append(VerifiedFile(str(path), tuple(wrong), unverified, in_part, remarks, stated, statement))
         before = statement
     return VerifyResult(tuple(files))
 
 
-def _stated(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the tables that are stated as proven, as a whole or in part."""
-    return [table for table in statement["tables"] if not table["reason"]]
+def _lines(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is stated about a table."""
+    when = table.get("proven_at")
+    nodes = ", ".join(f"{each['node']} at {each['position']}" for each in table.get("nodes", ()))
+    at = f" at {moment(when)} UTC on {nodes}" if when else ""
+    if table["reason"]:
+        yield f"{table['table']}: {table['verdict']}{at}"
+        return
+    yield f"{table['table']}: {table['verdict']}{at}, {counted(table['rows'], 'row')}"
+    yield f"  columns: {', '.join(str(column[0]) for column in table['compared']['columns'])}"
+    yield from (f"  {limit}" for limit in limits_of(table))
+    yield from (f"  note: {note}" for note in notes_of(table))
 
 
 def _wrong(document: Mapping[str, Any], wanted: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ import trueup
 from support.fixtures import Databases, OnAll
 from trueup.engine.progress import Silent
 from trueup.errors import ConfigError, Interrupted
+from trueup.report.many import many_text, summary_of
 from trueup.report.model import ManyResult, TableOutcome
 from trueup.store import TaskStore
 from trueup.task.shared import Shared
@@ -188,10 +189,19 @@ def test_ctrl_c_and_resume(nodes: list[Database], monkeypatch: pytest.MonkeyPatc
     assert f"--resume {parent_task.task_id[:8]}" in stopped.value.cure
     done = {name: part.task_id for name, part in parts.items() if part.task_status == "COMPLETED"}
     assert 2 <= len(done) < 7
+    # What was finished is compared again only if it is another table now.
+    replaced = next(name for name in sorted(done) if name != "public.a")
+    reload = f"CREATE TEMP TABLE kept AS TABLE {replaced}; TRUNCATE {replaced}; INSERT INTO {replaced} TABLE kept"
+    nodes[1].execute(f"BEGIN; {reload}; COMMIT")
+    was = done.pop(replaced)
     result = trueup.resume_many(parent_task.task_id[:8], nodes=addresses(nodes))
     found = outcomes(result)
     assert (result.verdict, len(found)) == ("DIFFER", 7)
     assert {name: found[name].task_id for name in done} == done
+    assert all(found[name].earlier.startswith("all rows at an earlier moment, since ") for name in done)
+    assert (found[replaced].task_id != was, found[replaced].earlier) == (True, "")
+    earlier = sum(bool(each.earlier) for each in found.values())
+    assert f"the nodes differ; {earlier} table" in many_text(summary_of(result), result.task_id).splitlines()[0]
     assert {name for name, each in found.items() if each.verdict == "DIFFER"} == {"public.a"}
     assert found["public.a"].differences == 1
 

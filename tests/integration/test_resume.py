@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -16,12 +17,16 @@ import pytest
 
 import trueup
 from support.fixtures import Databases, FreshServer, OnAll
+from trueup.db import reader
 from trueup.engine.progress import Silent
 from trueup.engine.work import Room
 from trueup.errors import CheckFailed, Interrupted, StoreError
+from trueup.report.json_reader import open_report
+from trueup.report.text import report_text, summary
 from trueup.rows.keys import Block
 from trueup.store import TaskStore
 from trueup.task.compare.model import Answer
+from trueup.task.compare.recheck import recheck
 from trueup.task.job import Job
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
@@ -212,8 +217,85 @@ def test_a_changed_table_is_refused(nodes: list[Database]) -> None:
     task = _interrupted_task(nodes)
     nodes[0].execute("ALTER TABLE t ADD c int")
     nodes[1].execute("ALTER TABLE t ADD c int")
-    with pytest.raises(CheckFailed, match="have changed since"):
+    with pytest.raises(CheckFailed, match="its columns were altered"):
         trueup.resume(task, nodes=_addresses(nodes))
+
+
+REPLACED = {
+    "dropped and created": "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text); "
+    "INSERT INTO t SELECT i, 'wrong' FROM generate_series(1, 30000) i",
+    "swapped": "CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u SELECT id, 'wrong' FROM t; "
+    "ALTER TABLE t RENAME TO old; ALTER TABLE u RENAME TO t",
+    "loaded again": "BEGIN; TRUNCATE t; INSERT INTO t SELECT i, 'wrong' FROM generate_series(1, 30000) i; COMMIT",
+    "another column": "ALTER TABLE t DROP v; ALTER TABLE t ADD v text DEFAULT 'wrong'",
+    "another partition": "BEGIN; ALTER TABLE p DETACH PARTITION p2; UPDATE p2 SET v = 'wrong'; "
+    "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10001) TO (99999); COMMIT",
+}
+
+
+def test_blocks_of_a_table_that_was_replaced_are_refused(databases: Databases, on_all: OnAll) -> None:
+    """The rows after the finished blocks are equal; those in the finished blocks differ by now."""
+    filled = "SELECT i, 'v' || i FROM generate_series(1, 20000) i"
+    pair = databases(2)
+    for number, (case, statements) in enumerate(REPLACED.items()):
+        on_all(pair, "DROP TABLE IF EXISTS t, old, p")
+        on_all(pair, f"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t {filled}")
+        on_all(
+            pair,
+            "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+            "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10001);"
+            f"CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10001) TO (99999); INSERT INTO p {filled}; ANALYZE",
+        )
+        table = "p" if "partition" in case else "t"
+        with pytest.raises(Interrupted):
+            trueup.diff(table, nodes=_addresses(pair), progress=StopAfter(8), **{**SETTINGS, "snapshot": number != 2})
+        with TaskStore() as store:
+            task = store.list(limit=1)[0].task_id
+        pair[1].execute(statements)
+        with pytest.raises(CheckFailed, match="node n2: since the table was read") as refused:
+            trueup.resume(task, nodes=_addresses(pair))
+        assert "node n1" not in str(refused.value), case
+        assert "without --resume" in refused.value.cure
+
+
+def test_what_is_resumed_says_so_in_the_verdict(databases: Databases, on_all: OnAll) -> None:
+    """Rows that were changed in finished blocks are not read again: the verdict names the moment."""
+    pair = databases(2)
+    on_all(pair, "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i FROM generate_series(1, 20000) i")
+    on_all(pair, "CREATE UNLOGGED TABLE w (id int PRIMARY KEY, v text); INSERT INTO w TABLE t; ANALYZE")
+    task = _interrupted_task(pair)
+    pair[1].execute("UPDATE t SET v = 'x' WHERE id < 10")
+    result = trueup.resume(task, nodes=_addresses(pair))
+    assert result.verdict == "MATCH"
+    assert re.match(r"\d+ of 2\d blocks at an earlier moment, since 20", result.earlier)
+    assert summary(result).splitlines()[0].endswith(f"all rows were compared and are equal; {result.earlier}")
+    assert f"; {result.earlier}" in report_text(open_report(Path(result.report))).splitlines()[0]
+    # A crash empties an unlogged table: all of it is read again.
+    with pytest.raises(Interrupted):
+        trueup.diff("w", nodes=_addresses(pair), progress=StopAfter(8), **SETTINGS)
+    with TaskStore() as store:
+        unlogged = store.list(limit=1)[0].task_id
+    assert trueup.resume(unlogged, nodes=_addresses(pair)).earlier == ""
+
+
+def test_a_table_that_is_replaced_while_suspects_are_read_again(
+    databases: Databases, on_all: OnAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suspect is equal in the new table, and another row differs: neither of the two tables was equal."""
+    pair = databases(2)
+    on_all(pair, "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i FROM generate_series(1, 100) i")
+    pair[1].execute("CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u TABLE t; UPDATE u SET v = 'x' WHERE id = 7")
+    pair[1].execute("UPDATE t SET v = 'x' WHERE id = 5")
+
+    def swap(*arguments: Any) -> None:
+        reader.close_idle()
+        pair[1].execute("ALTER TABLE t RENAME TO old; ALTER TABLE u RENAME TO t")
+        recheck(*arguments)
+
+    monkeypatch.setattr("trueup.verbs.diff.run.recheck", swap)
+    result = trueup.diff("t", nodes=_addresses(pair), **SETTINGS)
+    assert result.verdict == "INCOMPLETE"
+    assert "it became another one: another table has its name" in result.incomplete[0]
 
 
 def test_another_server_is_refused(nodes: list[Database], fresh_server: FreshServer) -> None:

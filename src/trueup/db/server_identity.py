@@ -81,6 +81,36 @@ class TableIdentity:
         return ""
 
 
+@dataclass(frozen=True)
+class TableFacts:
+    """What changes when the rows of a table come, go or change without being written one by one.
+
+    `table` is its OID, 0 if it does not exist. `files` identifies the files of the table, its partitions and its
+    children, `columns` for their columns. Both are empty if a part of it is a foreign table, which may be another one
+    on its server, or an unlogged table, which a crash empties: nothing says whether their rows are the same.
+    """
+
+    table: int
+    files: str
+    columns: str
+
+    def why_other(self, before: TableFacts) -> str:
+        """Return why rows that were read before are not those of this table any more; "" if they may be."""
+        if self.table != before.table:
+            return f"another table has its name (OID {self.table}, before {before.table})"
+        if not self.files:
+            return "nothing says whether its rows are the same: a part of it is a foreign or an unlogged table"
+        if self.files != before.files:
+            return "it was truncated or written again, or a partition or child was added, removed or replaced"
+        return "its columns were altered" if self.columns != before.columns else ""
+
+
+def table_facts(connection: Connection, schema: str, table: str) -> TableFacts:
+    """Return what says whether a table is still the same one."""
+    statement = load("trueup.db", "server_identity.sql")["facts"]
+    return TableFacts(*one_row(connection.execute(statement, {"schema": schema, "table": table})))
+
+
 def table_identity(connection: Connection, schema: str, table: str) -> TableIdentity:
     """Return the identity of a table; its OID is 0 if it does not exist."""
     statement = load("trueup.db", "server_identity.sql")["table"]

@@ -18,3 +18,26 @@ SELECT '/' || (SELECT oid FROM pg_database WHERE datname = current_database()),
 SELECT current_database()::text,
        coalesce((SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                   WHERE n.nspname = %(schema)s AND c.relname = %(table)s), 0)::int8
+
+-- name: facts
+-- TRUNCATE and everything that writes a table again replace its file. A partition or child that is removed and added
+-- again has another row in pg_inherits. A column that is dropped and added again, renamed, or of another type has another row in pg_attribute; the expression of a virtual column has
+-- its own.
+WITH RECURSIVE tree AS (
+    SELECT c.oid, NULL::xid AS added FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION
+    SELECT i.inhrelid, i.xmin FROM pg_inherits i JOIN tree ON tree.oid = i.inhparent
+), facts AS (
+    SELECT md5(string_agg(concat_ws(' ', t.oid, t.added, c.relfilenode), ',' ORDER BY t.oid, t.added::text)) AS files,
+           bool_or(c.relkind = 'f' OR c.relpersistence = 'u') AS is_unknown
+      FROM tree t JOIN pg_class c ON c.oid = t.oid
+), columns AS (
+    SELECT md5(string_agg(concat_ws(' ', a.attrelid, a.attnum, a.xmin, d.xmin), ',' ORDER BY a.attrelid, a.attnum)) AS columns
+      FROM pg_attribute a
+      LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated = 'v'
+     WHERE a.attrelid IN (SELECT oid FROM tree) AND a.attnum > 0
+)
+SELECT coalesce((SELECT oid FROM tree WHERE added IS NULL), 0)::int8,
+       CASE WHEN is_unknown THEN '' ELSE coalesce(files, '') END, CASE WHEN is_unknown THEN '' ELSE coalesce(columns, '') END
+  FROM facts, columns

@@ -12,7 +12,7 @@ from trueup.config.model import Node
 from trueup.db.lock_holders import limit_lock_waits, named_lock_holders
 from trueup.db.names import display_name
 from trueup.db.node import LOCK_TIMEOUT, connect, error_from_server
-from trueup.db.server_identity import ServerPosition, lsn_number, server_position
+from trueup.db.server_identity import ServerPosition, TableFacts, lsn_number, server_position, table_facts
 
 # The cure when an exported snapshot can no longer be joined.
 SNAPSHOT_CURE = "keep the session that exported the snapshot open until the last row is read, or take a new snapshot"
@@ -34,12 +34,20 @@ class Position:
     timeline: int = 0
     # The OID of the table that was locked; 0: none.
     table_oid: int = 0
+    # What says whether it is still that table, see `table_facts`.
+    files: str = ""
+    columns: str = ""
 
     @property
     def server(self) -> ServerPosition:
         """The server and its position; a standby has none."""
         position = None if self.in_recovery or not self.log_position else lsn_number(self.log_position)
         return ServerPosition(self.system, self.timeline, position)
+
+    @property
+    def facts(self) -> TableFacts:
+        """What says whether the table is still the same one."""
+        return TableFacts(self.table_oid, self.files, self.columns)
 
 
 class Control:
@@ -75,16 +83,14 @@ class Control:
                 f"""SELECT {exported}, current_setting('server_version'), pg_is_in_recovery(),
                     CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
                     pg_current_snapshot()::text,
-                    to_char(clock_timestamp(), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-                    coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n
-                               ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s), 0)::int8""",
-                (schema, table),
+                    to_char(clock_timestamp(), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
             ).fetchone()
+            facts = table_facts(self.connection, schema, table)
             server = server_position(self.connection)
         except Exception as error:
             raise error_from_server(error, self.node, table=display_name(schema, table) if table else None) from None
         assert row is not None
-        snapshot, version, recovery, lsn, transactions, now, table_oid = row
+        snapshot, version, recovery, lsn, transactions, now = row
         self.snapshot_id = str(snapshot) or None
         return Position(
             self.node.name,
@@ -96,7 +102,9 @@ class Control:
             str(snapshot),
             server.system,
             server.timeline,
-            int(table_oid),
+            facts.table,
+            facts.files,
+            facts.columns,
         )
 
     def _lock(self, schema: str, table: str, timeout: float) -> None:

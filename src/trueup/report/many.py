@@ -112,13 +112,19 @@ def _headline(summary: Mapping[str, Any]) -> tuple[str, str]:
     verdict, mode, tables = str(summary["verdict"]), summary["mode"], summary["tables"]
     meaning = MEANING[verdict, mode]
     if (verdict, mode) not in _PART:
-        return verdict, meaning
+        return verdict, f"{meaning}{_earlier(tables)}"
     is_part = any(table.get("part") for table in tables)
     is_empty = all(table.get("is_empty") for table in tables)
     shown = f"{verdict}{' of 0 rows' * is_empty}{' (of a part)' * is_part}"
     if is_empty:
         return shown, "no row was selected in any of these tables" if is_part else "these tables are empty on all nodes"
-    return shown, _PART[verdict, mode] if is_part else meaning
+    return shown, f"{_PART[verdict, mode] if is_part else meaning}{_earlier(tables)}"
+
+
+def _earlier(tables: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many tables were read at an earlier moment, before the run was resumed."""
+    earlier = sum(bool(table.get("earlier")) for table in tables)
+    return f"; {counted(earlier, 'table')} at an earlier moment, see below" if earlier else ""
 
 
 def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:
@@ -153,6 +159,7 @@ def _cells(table: Mapping[str, Any], mode: str) -> list[str]:
     notes += ["no rows"] if table.get("is_empty") else []
     notes += [table["part"]] if table.get("part") else []
     notes += [f"{table['accepted']:,} accepted"] if table.get("accepted") else []
+    notes += [table["earlier"]] if table.get("earlier") else []
     notes += [table["reason"]] if table["reason"] else []
     if table["differences"]:
         amount = f"{table['differences']:,}" + (" blocks" if mode == "check" else "")

@@ -69,6 +69,8 @@ class DiffResult:
     # Paths of the HTML page and of the Parquet file with the differences, if they were requested.
     page: str = ""
     parquet: str = ""
+    # How much was read at an earlier moment, before the run was resumed.
+    earlier: str = ""
     # For a rerun: the earlier report, and per pair of nodes the number of keys that are resolved, remain, and are new.
     rerun_of: str = ""
     since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -143,6 +145,8 @@ class TableOutcome:
     part: str = ""
     # Whether no node has a row of what was compared.
     is_empty: bool = False
+    # How much was read at an earlier moment, before the run was resumed.
+    earlier: str = ""
 
 
 @dataclass(frozen=True)

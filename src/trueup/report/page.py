@@ -73,12 +73,13 @@ def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]
     extent = Extent.from_json(summary.get("extent") or {"filter": summary.get("table_filter")})
     rows = rows_of(int(summary.get("total_rows_checked", 0)), summary.get("since_proof") or {})
     meaning = shown_meaning(MEANING.get((verdict, mode), _CONTRADICTS), verdict, mode, rows, extent)
+    meaning = _CONTRADICTS if tone == "trouble" and verdict != "INCOMPLETE" else meaning
     return Page(
         title=f"{summary['schema']}.{summary['table']}",
         verdict=shown_verdict(verdict, rows, extent),
         # Green is for what is proven of the whole table.
         tone="plain" if tone == "good" and not extent.is_whole else tone,
-        meaning=_CONTRADICTS if tone == "trouble" and verdict != "INCOMPLETE" else meaning,
+        meaning="; ".join(filter(None, (meaning, summary.get("earlier")))),
         facts=_diff_facts(summary, counts, extent),
         trouble=trouble,
         remarks=[str(remark) for remark in head.get("remarks") or ()],

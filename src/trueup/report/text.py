@@ -54,6 +54,7 @@ def summary(result: DiffResult) -> str:
     extent, rows = result.extent, rows_of(result.rows_checked, result.since_proof)
     verdict = shown_verdict(result.verdict, rows, extent)
     meaning = shown_meaning(MEANING[result.verdict, result.mode], result.verdict, result.mode, rows, extent)
+    meaning = "; ".join(filter(None, (meaning, result.earlier)))
     lines = [f"{verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
     lines += [f"  {line}" for line in extent.lines()]
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
@@ -139,6 +140,8 @@ def report_text(report: Report, *, limit: int = 20) -> str:
     lines = [f"{verdict}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
     lines += [f"  {line}" for line in extent.lines()]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
+    if summary.get("earlier"):
+        lines[0] += f"; {summary['earlier']}"
     if summary.get("rerun_of"):
         checked = f"{counted(summary['total_rows_checked'], 'key')} of {summary['rerun_of']}"
     lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")

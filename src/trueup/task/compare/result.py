@@ -11,6 +11,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from trueup.config.wording import counted
 from trueup.db.names import display_name
 from trueup.db.snapshot import Position
 from trueup.errors import StoreError
@@ -20,6 +21,7 @@ from trueup.report.html import write_diff_page
 from trueup.report.json_file import PairReport, report_path, write_report
 from trueup.report.json_reader import open_report
 from trueup.report.model import DiffResult, PairCounts, Verdict
+from trueup.report.text import moment
 from trueup.rows.align import Pair, differing_pairs
 from trueup.rows.keys import KeyValues
 from trueup.rows.proven import ComparedTable
@@ -172,6 +174,7 @@ def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
         remarks=(*ending.remarks, *_remarks(state), *accepted_remarks, *ending.run.engine.remarks),
         accepted=tuple(ending.accepted.as_json()),
         extent=ending.run.extent,
+        earlier=_earlier(ending),
         since_proof=state.proven.as_json() if state.proven else {},
         certified=_certify(ending) if verdict == "MATCH" and ending.request.certifier else {},
         rerun_of=ending.request.rerun_of,
@@ -210,6 +213,17 @@ def _certify(ending: Ending) -> dict[str, str]:
     how: Literal["check", "diff"] = "check" if ending.request.digests_only else "diff"
     reason = certifying.record(ComparedTable(ending.spec, tables, tuple(ranges), how))
     return {"validation": certifying.validation, "reason": reason}
+
+
+def _earlier(ending: Ending) -> str:
+    """Return how many blocks were read before the run was resumed, and since when; "" if none were."""
+    blocks = ending.state.earlier_blocks
+    if not blocks:
+        return ""
+    since = min(str(getattr(position, "taken_at", "")) for attempt in ending.earlier for position in attempt)
+    return (
+        f"{blocks:,} of {counted(len(ending.ranges.blocks), 'block')} at an earlier moment, since {moment(since)} UTC"
+    )
 
 
 def _accept(ending: Ending, store: TaskStore | None, finished: datetime) -> list[str]:
@@ -378,6 +392,7 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
         "alone": dict(result.alone),
         **({"accepted": [dict(each) for each in result.accepted]} if result.accepted else {}),
         **({"since_proof": dict(result.since_proof)} if result.since_proof else {}),
+        **({"earlier": result.earlier} if result.earlier else {}),
         **({"certified": dict(result.certified)} if result.certified else {}),
         "block_size": settings.block_size,
         "compare_unit_size": settings.compare_unit_size,
@@ -402,7 +417,7 @@ def record(task: OpenTask, ending: Ending, result: DiffResult) -> None:
         {
             **summary_fields(ending, result, datetime.now(timezone.utc)),
             "kinds": {pair: _kinds(counts) for pair, counts in result.pairs.items()},
-            **({"proof": _proof(ending)} if result.verdict == "MATCH" else {}),
+            **({"proof": _proof(ending)} if result.verdict != "INCOMPLETE" else {}),
             "positions": {
                 position.node: str(at) for position in ending.positions if (at := getattr(position, "log_position", ""))
             },

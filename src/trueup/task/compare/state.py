@@ -54,6 +54,8 @@ class State:
     without_key: dict[str, int] = field(default_factory=dict)
     rows_checked: int = 0
     blocks: int = 0
+    # Blocks of the plan that were read before the run was resumed, in earlier snapshots.
+    earlier_blocks: int = 0
     # Blocks of this run by the engine that compared them.
     ran_on: Counter[str] = field(default_factory=Counter)
     # Ranges whose digests differ, each with the number of its block: the block, or a unit of it.

@@ -156,8 +156,12 @@ def journal_path(store: TaskStore, task_id: str) -> Path:
 def open_journal(
     task: OpenTask, spec: TableSpec, ranges: Ranges, before: Before | None, positions: Sequence[Position]
 ) -> Iterator[Journal | None]:
-    """Open the journal of a task; None for a table without a key, whose digests are valid only in one snapshot."""
-    if spec.is_keyless:
+    """Open the journal of a task, or None if the run could not be resumed from it.
+
+    Digests of a table without a key are valid only in one snapshot, and of some tables nothing says whether they are
+    still the same.
+    """
+    if spec.is_keyless or not all(position.files for position in positions):
         yield None
         return
     journal = Journal(journal_path(task.store, task.task_id), Plan(spec, ranges), before, positions)

@@ -20,7 +20,7 @@ from trueup.errors import Interrupted
 from trueup.report.extent import Extent
 from trueup.report.many import folder_of_run, summary_of, write_many
 from trueup.report.model import AGREED, ManyResult, TableOutcome
-from trueup.report.text import certified_lines, rows_of
+from trueup.report.text import certified_lines, moment, rows_of
 from trueup.rows.request import TableRequest, request_again
 from trueup.store import COMPLETED, Task, TaskStore
 from trueup.task.nodes import open_nodes
@@ -28,6 +28,7 @@ from trueup.task.open import OpenTask, open_task, reopen_task
 from trueup.task.shared import Shared, open_engine
 from trueup.verbs.diff import run as one
 from trueup.verbs.diff.pool import Pool, connections_left, outcome_of, threads_for
+from trueup.verbs.diff.resume import OtherRows, is_same
 from trueup.verbs.diff.tables import Candidate, Choice, choose_tables
 
 
@@ -91,7 +92,7 @@ def _compare(
     request: ManyRequest, task: Task, earlier: Mapping[str, Task], store: TaskStore, progress: Progress
 ) -> ManyResult:
     started = time.monotonic()
-    choice, threads = _plan(request, task)
+    choice, threads, earlier = _plan(request, task, earlier, progress)
     folder = (
         None if request.table.digests_only else folder_of_run(request.table.settings.report_dir, "diffs", task.task_id)
     )
@@ -109,10 +110,18 @@ def _compare(
     return write_many(folder, result, html="html" in table.settings.outputs) if folder else result
 
 
-def _plan(request: ManyRequest, task: Task) -> tuple[Choice, int]:
-    """Return the tables, and the number of threads that compare them."""
+def _plan(
+    request: ManyRequest, task: Task, earlier: Mapping[str, Task], progress: Progress
+) -> tuple[Choice, int, Mapping[str, Task]]:
+    """Return the tables, the number of threads that compare them, and what an earlier attempt has of these tables."""
     with open_nodes(request.table.nodes, f"trueup tables {task.task_id[:8]}") as controls:
-        return choose_tables(controls, request.patterns), threads_for(request.table, controls)
+        choice, threads = choose_tables(controls, request.patterns), threads_for(request.table, controls)
+        kept = {
+            name: part for name, part in earlier.items() if part.task_status != COMPLETED or is_same(part, controls)
+        }
+    for name in sorted(earlier.keys() - kept.keys()):
+        progress.say(f"{name}: compared again: it is not the table any more that an earlier attempt has compared")
+    return choice, threads, kept
 
 
 @dataclass(frozen=True)
@@ -136,10 +145,14 @@ def _outcome(run: _Run, candidate: Candidate, progress: Progress) -> TableOutcom
         return _known(candidate.table, before, candidate.missing_on)
     nodes = tuple(node for node in run.request.nodes if node.name in candidate.nodes)
     request = replace(run.request, table=candidate.table, nodes=nodes)
-    if before is None:
-        result = one.run(request, store=run.store, progress=progress, shared=run.shared)
-    else:
-        result = one.resume(request, before, store=run.store, progress=progress, shared=run.shared)
+    if before is not None:
+        try:
+            result = one.resume(request, before, store=run.store, progress=progress, shared=run.shared)
+        except OtherRows as error:
+            progress.say(f"compared from the start: {error.reasons[0]}")
+        else:
+            return outcome_of(result, candidate.missing_on)
+    result = one.run(request, store=run.store, progress=progress, shared=run.shared)
     return outcome_of(result, candidate.missing_on)
 
 
@@ -167,6 +180,7 @@ def _known(table: str, task: Task, missing: tuple[str, ...]) -> TableOutcome:
         and not rows_of(summary["total_rows_checked"], summary.get("since_proof", {})),
         report=task.diff_file_path,
         page=str(page) if page and page.exists() else "",
+        earlier=f"all rows at an earlier moment, since {moment(summary['start_time'])} UTC",
     )
 
 

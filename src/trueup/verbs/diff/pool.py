@@ -150,6 +150,7 @@ def outcome_of(result: DiffResult, missing_on: tuple[str, ...]) -> TableOutcome:
         certificate="; ".join(certified_lines(result.certified)),
         part="; ".join(result.extent.lines()),
         is_empty=result.verdict == "MATCH" and not rows_of(result.rows_checked, result.since_proof),
+        earlier=result.earlier,
     )
 
 

@@ -32,7 +32,7 @@ from trueup.verbs.diff.compare import compare_table, end_snapshots
 from trueup.verbs.diff.journal import Before, open_journal, read_journal, remove_journal, remove_old_journals
 from trueup.verbs.diff.ranges import plan_ranges
 from trueup.verbs.diff.rehash import rehash
-from trueup.verbs.diff.resume import same_servers, same_table
+from trueup.verbs.diff.resume import no_other_table, same_table
 
 
 def run(
@@ -101,8 +101,7 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
         at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)
         if before:
-            same_servers(before, positions)
-            spec = same_table(before, spec, task.progress)
+            spec = same_table(before, spec, positions, task.progress)
         ranges = before.plan.ranges if before else planned or plan_ranges(controls, spec, settings)
         job = job_of(settings, spec, controls, application, digests_only=request.digests_only)
         if not settings.snapshot:
@@ -121,7 +120,8 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
         end_snapshots(comparison)
         # Without snapshots, the rows were last read just now.
         seen = at_snapshot if settings.snapshot else time.monotonic()
-        (rehash if request.digests_only else recheck)(comparison, seen)
+        with no_other_table(comparison, positions):
+            (rehash if request.digests_only else recheck)(comparison, seen)
 
         earlier = before.positions if before else ()
         ending = Ending(comparison, ranges, positions, task.task_id, started, checked.remarks, earlier)

@@ -77,6 +77,40 @@ def test_all_types_are_copied_exactly(nodes_with: NodesWith, monkeypatch: pytest
     assert nodes[1].execute(BYTES) == nodes[2].execute(BYTES)
 
 
+def test_a_column_that_is_generated_on_one_node_only(nodes_with: NodesWith) -> None:
+    """As on a logical replica: the plain column gets the value, the generated one is computed, both can be undone."""
+    nodes = nodes_with(
+        "CREATE TABLE items (id int PRIMARY KEY, a int, g int, own text DEFAULT 'o',"
+        " sum int GENERATED ALWAYS AS (a + 1) STORED)",
+        "ALTER TABLE items DROP g; ALTER TABLE items ADD g int GENERATED ALWAYS AS (a * 2) STORED;"
+        "ALTER TABLE items DROP own; INSERT INTO items (id, a) VALUES (1, 1), (2, 2), (3, 3), (5, 5)",
+        "INSERT INTO items VALUES (2, 2, 5), (3, 9, 18), (4, 4, 8), (5, 5, 10)",
+    )
+    rows = "SELECT id, a, g FROM items ORDER BY id"
+    before = nodes[2].execute(f"{rows}"), nodes[1].execute(rows)
+    down = nodes.repair(nodes.diff(exclude_columns=["own"]), source_of_truth="n1", execute=True)
+    assert (down.verdict, down.left_counts) == ("REPAIRED", {})
+    assert down.written["n2"] == {"insert": 1, "update": 2, "delete": 1}
+    assert down.remarks == ("column g is generated on n1, which computes it; the other nodes get its value",)
+    assert nodes[2].execute(rows) == before[1] == [(1, 1, 2), (2, 2, 4), (3, 3, 6), (5, 5, 10)]
+    assert nodes[2].execute("SELECT own FROM items WHERE id = 1") == [("o",)]
+    back = nodes.undo(down, execute=True)
+    assert (back.verdict, nodes[2].execute(rows)) == ("UNDONE", before[0])
+    # The other way, row 2 cannot be made equal, and the reason is said.
+    up = nodes.repair(nodes.diff(exclude_columns=["own"]), source_of_truth="n2", execute=True)
+    assert (up.verdict, up.remaining, up.written["n1"]) == ("REMAINS", 1, {"insert": 1, "update": 1, "delete": 1})
+    assert list(up.left_counts) == ["only generated columns differ: they are computed, and cannot be written"]
+    assert nodes[1].execute(rows) == [(2, 2, 4), (3, 9, 18), (4, 4, 8), (5, 5, 10)]
+    assert (nodes.undo(up, execute=True).verdict, nodes[1].execute(rows)) == ("UNDONE", before[1])
+    # Generated on both, by other expressions.
+    nodes[2].execute(
+        "TRUNCATE items; ALTER TABLE items DROP g; ALTER TABLE items ADD g int GENERATED ALWAYS AS (1) STORED"
+    )
+    nodes[2].execute("INSERT INTO items (id, a) VALUES (1, 1), (2, 2), (3, 3), (5, 5)")
+    none = nodes.repair(nodes.diff(exclude_columns=["own"]), source_of_truth="n1", execute=True)
+    assert (none.verdict, list(none.left_counts.values())) == ("REMAINS", [4])
+
+
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 
 

@@ -15,6 +15,7 @@ from trueup.rows.comparable import check, check_key_values
 from trueup.rows.encode import column_spec
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import ColumnSpec, TableSpec
+from trueup.rows.write.copy_text import join, split
 from trueup.task.past import Past, same_hash
 from trueup.verbs.repair.identity import identity_on
 
@@ -25,7 +26,7 @@ class Layout:
 
     # The compared columns, which the repair makes equal.
     spec: TableSpec
-    # The writable columns that all nodes have; an inserted row gets all of them.
+    # The columns that all nodes have and at least one can write; an inserted row gets all that its node can write.
     carried: tuple[ColumnSpec, ...]
     # Per node: writable columns that not all nodes have. A repair leaves them unchanged.
     own: Mapping[str, tuple[ColumnSpec, ...]]
@@ -33,6 +34,8 @@ class Layout:
     fixed: Mapping[str, tuple[str, ...]]
     # Per node: which table of which database it is.
     identities: Mapping[str, TableIdentity] = field(default_factory=dict)
+    # Per node: the places in `carried` of columns that are generated there, and not on all nodes.
+    computed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def taken(self) -> tuple[int, ...]:
@@ -43,11 +46,26 @@ class Layout:
     @property
     def is_plain(self) -> bool:
         """Whether a row can be copied between any two nodes unchanged."""
-        return len(self.taken) == len(self.carried) and not any(self.own.values())
+        uniform = not any(self.own.values()) and not any(self.computed.values())
+        return uniform and len(self.taken) == len(self.carried)
+
+    def read_from(self, node: str) -> tuple[ColumnSpec, ...]:
+        """Return the columns of a line that is read on a node: decisions take values from all of them."""
+        return (*self.carried, *self.own[node])
+
+    def inserted(self, node: str) -> tuple[ColumnSpec, ...]:
+        """Return the columns that an inserted row gets on a node."""
+        computed = self.computed.get(node, ())
+        return tuple(column for place, column in enumerate(self.carried) if place not in computed)
 
     def columns_of(self, node: str) -> tuple[ColumnSpec, ...]:
-        """Return the columns of a line of a node."""
-        return (*self.carried, *self.own[node])
+        """Return the columns of a line that is written on a node."""
+        return (*self.inserted(node), *self.own[node])
+
+    def written(self, node: str, line: bytes) -> bytes:
+        """Return a line of `read_from` as a line of `columns_of`."""
+        computed = self.computed.get(node)
+        return line if not computed else join([part for at, part in enumerate(split(line)) if at not in computed])
 
     def guard(self, node: str) -> TableSpec:
         """Return the table with a hash over all writable columns, which shows whether a row was written since.
@@ -72,7 +90,19 @@ def check_tables(controls: Sequence[Control], table: TableRequest, past: Past | 
     if spec.is_keyless:
         refuse_keyless(f"{spec.schema}.{spec.table}")
     check_key_values(controls, spec, checked.nullable)
-    return layout_of(controls, spec), checked.remarks
+    layout = layout_of(controls, spec)
+    computed = {
+        layout.carried[place].name: [node for node, others in layout.computed.items() if place in others]
+        for places in layout.computed.values()
+        for place in places
+    }
+    return layout, (
+        *checked.remarks,
+        *(
+            f"column {name} is generated on {', '.join(nodes)}, which computes it; the other nodes get its value"
+            for name, nodes in computed.items()
+        ),
+    )
 
 
 def refuse_keyless(table: str) -> NoReturn:
@@ -87,12 +117,17 @@ def refuse_keyless(table: str) -> NoReturn:
 def layout_of(controls: Sequence[Control], spec: TableSpec) -> Layout:
     """Read the columns of the table on all nodes."""
     tables = {control.node.name: _table(control, spec) for control in controls}
+    every = {node: {column.name: column for column in table.columns} for node, table in tables.items()}
     writable = {
-        node: {column.name: column for column in table.columns if not column.generated}
-        for node, table in tables.items()
+        node: {name: column for name, column in columns.items() if not column.generated}
+        for node, columns in every.items()
     }
-    first = next(iter(writable.values()))
-    carried = [name for name in first if all(name in columns for columns in writable.values())]
+    first = next(iter(every.values()))
+    carried = [
+        name
+        for name in first
+        if all(name in columns for columns in every.values()) and any(name in columns for columns in writable.values())
+    ]
     return Layout(
         spec,
         tuple(column_spec(first[name]) for name in carried),
@@ -102,6 +137,10 @@ def layout_of(controls: Sequence[Control], spec: TableSpec) -> Layout:
         },
         {node: fixed_columns(table) for node, table in tables.items()},
         {control.node.name: identity_on(control, spec.schema, spec.table) for control in controls},
+        {
+            node: tuple(place for place, name in enumerate(carried) if name not in columns)
+            for node, columns in writable.items()
+        },
     )
 
 

@@ -60,7 +60,7 @@ def _query(layout: Layout, node: str, guard: TableSpec, keys: Sequence[KeyValues
     selected: list[sql.Composable] = [key_texts(unfiltered), row_hash(unfiltered)]
     if not one_hash:
         selected.append(row_hash(guard))
-    selected += [sql.Identifier(column.name) for column in layout.columns_of(node)]
+    selected += [sql.Identifier(column.name) for column in layout.read_from(node)]
     return sql.SQL("COPY (SELECT {selected} FROM {source}{where}) TO STDOUT").format(
         selected=sql.SQL(", ").join(selected),
         source=source(unfiltered),

@@ -69,5 +69,5 @@ class NodeWork:
     def target(self, act: Act) -> Target:
         """Return the columns of a line that is inserted, or of a line that replaces a row."""
         own = self.layout.own[self.node.name] if act == "update" else ()
-        columns = tuple(column.name for column in (*self.layout.carried, *own))
+        columns = tuple(column.name for column in (*self.layout.inserted(self.node.name), *own))
         return Target(self.guard, columns, self.layout.fixed[self.node.name])

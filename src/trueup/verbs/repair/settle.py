@@ -16,6 +16,7 @@ from trueup.verbs.repair.writes import Entry, Left
 STALE = "the row changed since the report was written"
 UNSAID = "the report does not have the hash of the node's row"
 UNCONFIRMED = "the row is hot in the report, so the difference is not confirmed (see trueup rerun)"
+GENERATED = "only generated columns differ: they are computed, and cannot be written"
 _NO_HASH: dict[Hash, str] = {UNKNOWN: UNSAID, HOT: UNCONFIRMED}
 
 
@@ -62,6 +63,9 @@ class Settling:
                     entry = ("delete", key, name, guard, fields, None, b"")
                 elif old_hash == new.hash:
                     agree += 1
+                    continue
+                elif fields == new.fields:
+                    self._leave(place, node, GENERATED)
                     continue
                 else:
                     entry = ("update", key, name, guard, fields, new.fields, new.guard)
@@ -113,8 +117,13 @@ class Settling:
         if reason:
             self._leave(place, node, reason)
             return
-        guard, before = (None, None) if old is None else (old.guard, old.fields)
-        self.entries[node].append((act, self._batch.keys[place], self._batch.ids[place], guard, before, new, made))
+        layout, name = self._batch.layout, self._batch.nodes[node]
+        guard, before = (None, None) if old is None else (old.guard, layout.written(name, old.fields))
+        after = None if new is None else layout.written(name, new)
+        if before == after:
+            self._leave(place, node, GENERATED)
+            return
+        self.entries[node].append((act, self._batch.keys[place], self._batch.ids[place], guard, before, after, made))
 
     def _had_row(self, place: int, node: int) -> bool:
         """Return whether the report has a row of this node: if it is gone, its table may have been created again.

@@ -99,9 +99,9 @@ class RowWriter:
             for number in range(1, max(columns, default=0) + 1)
         ]
         if self.renamed:
-            sets.append(tuple(column.name for column in self._work.layout.carried))
+            sets.append(self._work.target("insert").columns)
         renamed = len(sets)
-        missing = b"\t\\N" * (len(target.columns) - len(self._work.layout.carried))
+        missing = b"\t\\N" * (len(target.columns) - len(self._work.target("insert").columns))
         staged, sent = stage_changes(self._connection, target, sets), 0
 
         left_out = self.changed | self.renamed.keys()

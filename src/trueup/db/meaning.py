@@ -155,6 +155,8 @@ def _reprint(connection: Connection, item: Item, fact: str, text: str) -> Reprin
 
 def _statement(item: Item, fact: str, text: str) -> tuple[str, str, sql.SQL | sql.Composed] | None:
     """Return what is compared as it is, the statement that parses the rest, and the query that prints it again."""
+    if fact == "defaults":
+        return None if problem_with(text) else _as_view("", f"SELECT ({text}) AS e")
     if item.kind in ("view", "materialized view"):
         return _as_view("", text.rstrip().rstrip(";"))
     if item.kind in ("rule", "trigger") and item.table is not None:

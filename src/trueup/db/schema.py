@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psycopg import errors
@@ -39,6 +39,7 @@ _OF_SCHEMAS = {
     "schemas": ("schema",),
     "functions": ("function", "procedure", "aggregate"),
     "types": ("type",),
+    "collations": ("collation",),
     "extensions": ("extension",),
 }
 # Owners and grants of both are items of their own, so that an object and the rights on it differ separately.
@@ -54,8 +55,16 @@ _HOMES = ("table", "view", "materialized view")
 # Facts that servers of different versions may print differently although they are equal.
 PRINTED = (
     "definition", "default", "generated", "body", "using", "with check", "index", "constraints", "partition by",
-    "arguments",
+    "arguments", "defaults",
 )  # fmt: skip
+# Facts that change no result, by kind of object. pg_dump copies them, except whether a materialized view is populated.
+_TUNING = {
+    "table": ("clustered on",),
+    "column": ("compression", "statistics target", "options"),
+    "index": ("statistics targets",),
+    "statistics": ("statistics target",),
+    "materialized view": ("populated", "access method", "clustered on", "column settings"),
+}
 # Facts that are not compared: they help to judge others.
 _NOT_COMPARED = ("newest version", "expressions")
 # A privilege of tables since version 17, which owners have there.
@@ -104,11 +113,13 @@ def read_schema(
     schemas: Sequence[str] | None = None,
     tables: Container[tuple[str, str]] | None = None,
     rights: bool = False,
+    tuning: bool = False,
 ) -> dict[Name, Item]:
     """Return all objects of a database, or only those of these schemas, or of these tables and views (schema, name).
 
-    With `rights`, their owners and grants too. Objects of the system, of extensions and of trueup are excluded. An
-    object that the role may not read is an item with the reason in `unreadable`.
+    With `rights`, their owners and grants too; with `tuning`, also facts that change no result. Objects of the system,
+    of extensions and of trueup are excluded. An object that the role may not read is an item with the reason in
+    `unreadable`.
     """
     blocks = [*_OF_RELATIONS, *(_RIGHTS_OF_RELATIONS if rights else ())]
     if tables is None:
@@ -127,8 +138,14 @@ def read_schema(
         items: dict[Name, Item] = {}
         for block in blocks:
             for item in _items(connection, block, values, server["version"]):
-                items[item.kind, item.schema, item.name] = item
+                known = item if tuning else replace(item, facts=_without_tuning(item))
+                items[item.kind, item.schema, item.name] = known
         return items
+
+
+def _without_tuning(item: Item) -> dict[str, Any]:
+    left_out = _TUNING.get(item.kind, ())
+    return {fact: value for fact, value in item.facts.items() if fact not in left_out}
 
 
 def compare_schemas(schemas: Mapping[str, Mapping[Name, Item]]) -> list[SchemaDifference]:

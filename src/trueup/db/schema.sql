@@ -65,7 +65,9 @@ SELECT 'table' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.reln
                 ELSE 'index ' || (SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
                                    WHERE x.indrelid = c.oid AND x.indisreplident) END,
            'column order', (SELECT jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
-                             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+                             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+           'clustered on', (SELECT x.relname FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+                             WHERE i.indrelid = c.oid AND i.indisclustered)
        ) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
   JOIN pg_class c USING (oid)
@@ -91,7 +93,11 @@ SELECT 'column' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.rel
                         || pg_get_expr(d.adbin, d.adrelid),
            'storage', CASE WHEN a.attstorage <> t.typstorage THEN
                 CASE a.attstorage WHEN 'p' THEN 'plain' WHEN 'e' THEN 'external' WHEN 'm' THEN 'main'
-                     WHEN 'x' THEN 'extended' END END
+                     WHEN 'x' THEN 'extended' END END,
+           'compression', CASE a.attcompression WHEN 'p' THEN 'pglz' WHEN 'l' THEN 'lz4' END,
+           -- NULL is the default since PostgreSQL 17, before it was -1.
+           'statistics target', nullif(a.attstattarget, -1),
+           'options', (SELECT jsonb_agg(o ORDER BY o COLLATE "C") FROM unnest(a.attoptions) each(o))
        ) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
   JOIN pg_class c USING (oid)
@@ -132,6 +138,8 @@ SELECT 'index' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.reln
            'expressions', (SELECT jsonb_agg(e.text ORDER BY e.place) FROM (
                 SELECT k, pg_get_indexdef(i.indexrelid, k, false) FROM generate_series(1, i.indnkeyatts::int) k WHERE i.indkey[k - 1] = 0
                 UNION ALL SELECT i.indnkeyatts + 1, pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) e(place, text)),
+           'statistics targets', (SELECT jsonb_object_agg(a.attnum, a.attstattarget) FROM pg_attribute a
+                                   WHERE a.attrelid = i.indexrelid AND a.attstattarget <> -1),
            'part of', (SELECT format('%%I.%%I', pn.nspname, p.relname) FROM pg_inherits h
                          JOIN pg_class p ON p.oid = h.inhparent JOIN pg_namespace pn ON pn.oid = p.relnamespace
                         WHERE h.inhrelid = i.indexrelid)
@@ -169,7 +177,17 @@ SELECT CASE c.relkind WHEN 'm' THEN 'materialized view' ELSE 'view' END AS kind,
            'definition', pg_get_viewdef(c.oid),
            'columns', (SELECT jsonb_agg(format('%%I %%s', a.attname, format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
                          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-           'options', (SELECT jsonb_agg(o ORDER BY o COLLATE "C") FROM unnest(c.reloptions) each(o))
+           'defaults', (SELECT jsonb_object_agg(a.attname, pg_get_expr(d.adbin, d.adrelid)) FROM pg_attrdef d
+                          JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum WHERE d.adrelid = c.oid),
+           'options', (SELECT jsonb_agg(o ORDER BY o COLLATE "C") FROM unnest(c.reloptions) each(o)),
+           'populated', c.relispopulated,
+           'access method', (SELECT a.amname FROM pg_am a WHERE a.oid = c.relam),
+           'clustered on', (SELECT x.relname FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+                             WHERE i.indrelid = c.oid AND i.indisclustered),
+           'column settings', (SELECT jsonb_object_agg(a.attname, concat_ws(' ', 'storage', a.attstorage,
+                                                       'compression', a.attcompression,
+                                                       'statistics', coalesce(a.attstattarget, -1), a.attoptions::text))
+                                 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND c.relkind = 'm')
        ) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
   JOIN pg_class c USING (oid)
@@ -235,7 +253,8 @@ SELECT 'rule' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.relna
 SELECT 'statistics' AS kind, n.nspname::text AS schema, ARRAY[home.nspname::text, c.relname::text] AS home, ARRAY[s.stxname::text] AS parts,
        NULL AS arguments,
        jsonb_build_object('definition', pg_get_statisticsobjdef(s.oid),
-                          'expressions', to_jsonb(pg_get_statisticsobjdef_expressions(s.oid))) AS facts
+                          'expressions', to_jsonb(pg_get_statisticsobjdef_expressions(s.oid)),
+                          'statistics target', nullif(s.stxstattarget, -1)) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
   JOIN pg_class c USING (oid)
   JOIN pg_namespace home ON home.oid = c.relnamespace
@@ -332,6 +351,22 @@ SELECT 'type' AS kind, n.nspname::text AS schema, NULL::text[] AS home, ARRAY[t.
    AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
    AND NOT EXISTS (SELECT FROM pg_depend d
                     WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e')
+
+-- name: collations
+-- Without the version of the library, which the servers have and no definition. A server stores collations per encoding.
+SELECT 'collation' AS kind, n.nspname::text AS schema, NULL::text[] AS home, ARRAY[o.collname::text] AS parts, NULL AS arguments,
+       jsonb_build_object(
+           'provider', CASE o.collprovider WHEN 'i' THEN 'icu' WHEN 'c' THEN 'libc' WHEN 'b' THEN 'builtin' ELSE 'default' END,
+           'locale', coalesce(to_jsonb(o) ->> 'colllocale', to_jsonb(o) ->> 'colliculocale'),
+           'collate', o.collcollate, 'ctype', o.collctype,
+           'rules', to_jsonb(o) ->> 'collicurules',
+           'deterministic', o.collisdeterministic
+       ) AS facts
+  FROM pg_collation o JOIN pg_namespace n ON n.oid = o.collnamespace
+ WHERE o.collnamespace = ANY (%(spaces)s::oid[])
+   AND o.collencoding IN (-1, (SELECT d.encoding FROM pg_database d WHERE d.datname = current_database()))
+   AND NOT EXISTS (SELECT FROM pg_depend d
+                    WHERE d.classid = 'pg_collation'::regclass AND d.objid = o.oid AND d.deptype = 'e')
 
 -- name: extensions
 SELECT 'extension' AS kind, '' AS schema, NULL::text[] AS home, ARRAY[e.extname::text] AS parts, NULL AS arguments,

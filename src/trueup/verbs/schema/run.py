@@ -88,7 +88,7 @@ def _read(node: Node, request: SchemaRequest, task_id: str) -> _Read:
             connection.execute("SET default_transaction_isolation = 'repeatable read'")
             server = catalog.read_server(connection)
             schemas = catalog.schema_names(connection)
-            items = read_schema(connection, schemas=request.schemas or None, tables=request.tables)
+            items = read_schema(connection, schemas=request.schemas or None, tables=request.tables, tuning=True)
             return _Read(server, schemas, items)
         except Exception as error:
             raise error_from_server(error, node) from None

@@ -12,11 +12,12 @@ from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.report.json_file import private_file
 
-Outcome = Literal["REPAIRED", "UNDONE", "DRY RUN", "REMAINS", "FAILED"]
+Outcome = Literal["REPAIRED", "UNDONE", "DRY RUN", "REMAINS", "INCOMPLETE", "FAILED"]
 _MEANING = {
     "REPAIRED": "all of these keys were compared again and agree on all nodes; no other rows were compared",
     "UNDONE": "all rows are as they were before the repair",
     "REMAINS": "some of these keys still differ",
+    "INCOMPLETE": "only the keys of the report were repaired; it may not list all differences",
     "FAILED": "some nodes could not be written, for the reasons below",
 }
 DONE = {"insert": "inserted", "update": "updated", "delete": "deleted"}
@@ -76,14 +77,16 @@ class RepairResult:
     # Keys that still differ after the rerun, and its report.
     remaining: int = 0
     verified: str = ""
+    # Why rows may differ that were not repaired, because the report does not list them.
+    unlisted: str = ""
     undo: str = ""
     report: str = ""
     remarks: tuple[str, ...] = field(default_factory=tuple)
 
     @property
     def exit_code(self) -> int:
-        """0: all keys agree; 1: some differ, or would be written; 2: failed."""
-        if self.verdict == "FAILED":
+        """0: all keys agree; 1: some differ, or would be written; 2: failed, or not all rows are known."""
+        if self.verdict == "FAILED" or self.unlisted:
             return 2
         if self.verdict == "DRY RUN":
             return 1 if any(any(counts.values()) for counts in self.planned.values()) or self.left_counts else 0
@@ -142,6 +145,7 @@ def repair_text(result: RepairResult) -> str:
     if result.executed and result.verb == "repair":
         compared = f"{result.remaining:,} of these keys differ now ({result.verified})"
         lines.append(f"  verified: {compared if result.verified else 'the keys were not compared again'}")
+    lines += [f"  not repaired: {result.unlisted}"] if result.unlisted else []
     lines += [f"  note: {remark}" for remark in result.remarks]
     lines += [f"  {name}: {path}" for name, path in (("report", result.report), ("undo file", result.undo)) if path]
     lines.append(f"  next: {_next(result)}")
@@ -199,6 +203,8 @@ def _next(result: RepairResult) -> str:
     if result.verdict == "DRY RUN":
         has_writes = any(any(counts.values()) for counts in result.planned.values())
         return "run it again with --execute" if has_writes else "nothing to write"
+    if result.verdict == "INCOMPLETE":
+        return "run a new diff of all rows, and repair its report"
     if result.verdict == "REMAINS":
         if result.left_counts:
             return "see above which keys were left, and why"

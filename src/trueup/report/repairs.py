@@ -58,7 +58,7 @@ class RepairsResult:
     def verdict(self) -> str:
         """The worst of all tables."""
         verdicts = {result.verdict for result in self.tables}
-        if self.failed or "FAILED" in verdicts:
+        if self.failed or verdicts & {"FAILED", "INCOMPLETE"}:
             return "FAILED"
         if not self.tables:
             return "NOTHING TO DO"

@@ -14,7 +14,7 @@ from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.config.wording import counted
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed, ConfigError
-from trueup.report.json_reader import HOT, Keyed, open_report, showing
+from trueup.report.json_reader import HOT, Keyed, Report, open_report, showing
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
@@ -94,6 +94,8 @@ class Past:
     keys: tuple[KeyValues, ...]
     hashes: Sequence[tuple[Hash, ...]]
     pairs: tuple[int, ...]
+    # Why rows of the table may differ that the report does not list; "" if it lists all.
+    unlisted: str = ""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -111,12 +113,8 @@ class Past:
         return display_name(self.summary["schema"], self.summary["table"])
 
     def rest(self) -> list[str]:
-        """Return remarks on rows that the report does not cover."""
+        """Return remarks on rows that the report does not list as differences."""
         remarks = []
-        if self.incomplete or self.summary["verdict"] == "INCOMPLETE":
-            remarks.append("the earlier report is INCOMPLETE: only the keys that it lists are compared")
-        elif self.summary.get("diff_row_limit_reached"):
-            remarks.append("the earlier diff reached its limit of differences: there may be more than it lists")
         accepted = sum(each["differences"] for each in self.summary.get("accepted", ()))
         if accepted:
             remarks.append(f"{counted(accepted, 'accepted difference')} of the earlier report are left alone")
@@ -158,7 +156,18 @@ def read_past(path: Path, *, with_keys: bool = True) -> Past:
             tuple(keys),
             hashes,
             tuple(pairs),
+            _unlisted(report),
         )
+
+
+def _unlisted(report: Report) -> str:
+    """Return why rows may differ that a report does not list. Hot rows are listed, and may be the only reason."""
+    head, summary = report.head, report.head["summary"]
+    reasons, hot = list(head["incomplete"]), sum(counts.get("hot", 0) > 0 for counts in report.counts.values())
+    if len(reasons) <= hot and (reasons or summary["verdict"] != "INCOMPLETE"):
+        return ""
+    why = "; ".join(reasons) or "it is INCOMPLETE"
+    return f"the earlier report may not list all differences, run a new diff: {why}"
 
 
 def _by_key(differences: Iterable[Keyed], bits: Mapping[str, int]) -> tuple[list[KeyValues], Hashes, list[int]]:

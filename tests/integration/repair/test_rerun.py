@@ -12,6 +12,7 @@ from support.repair import NodesWith
 from trueup.errors import ConfigError, StoreError
 from trueup.report.json_reader import open_report
 from trueup.report.page import page_of_diff
+from trueup.report.repair import repair_text
 from trueup.report.text import report_text, summary
 from trueup.task.compare.rerun import ListedKeys
 from trueup.task.job import Job
@@ -91,10 +92,41 @@ def test_keys_that_cannot_be_compared_are_not_resolved(nodes_with: NodesWith, mo
     assert again.incomplete == ("node n2: no luck",)
     with trueup.TaskStore() as store:
         assert store.get(again.task_id).task_status == "FAILED"
-    # The keys of an incomplete report can be compared, with a remark that there may be others.
+    # The keys of an incomplete report can be compared, and never are all keys.
+    nodes[2].execute(FILL)
     more = nodes.rerun(again)
-    assert more.rows_checked == 30
-    assert any("INCOMPLETE" in remark for remark in more.remarks)
+    assert (more.verdict, more.rows_checked, more.since["n1/n2"]["resolved"]) == ("INCOMPLETE", 30, 30)
+    assert more.incomplete == ("the earlier report may not list all differences, run a new diff: node n2: no luck",)
+
+
+def test_what_a_report_does_not_list_is_not_repaired(nodes_with: NodesWith) -> None:
+    """A diff that was cut by its limit, and one that met keys that are not unique."""
+    limited = nodes_with(TABLE, FILL, FILL)
+    limited[2].execute("UPDATE items SET v = 'x'")
+    twice = nodes_with(
+        "CREATE TABLE items (id int NOT NULL, v text)",
+        "INSERT INTO items SELECT i, 'v' FROM generate_series(1, 3000) i",
+        "INSERT INTO items SELECT i, CASE WHEN i < 4 THEN 'x' ELSE 'v' END FROM generate_series(1, 2998) i;"
+        "INSERT INTO items VALUES (2990, 'v')",
+    )
+    reports = (
+        (limited, limited.diff(max_diff_rows=10), "differences; those beyond the limit are not listed"),
+        (twice, twice.diff(key=["id"], block_size=1000, compare_unit_size=500), "not unique"),
+    )
+    for nodes, report, reason in reports:
+        assert report.verdict == "INCOMPLETE"
+        dry = nodes.repair(report, source_of_truth="n1")
+        assert (dry.verdict, dry.exit_code, reason in dry.unlisted) == ("DRY RUN", 2, True)
+        done = nodes.repair(report, source_of_truth="n1", execute=True)
+        assert (done.verdict, done.exit_code, done.remaining) == ("INCOMPLETE", 2, 0)
+        assert reason in done.unlisted
+        assert f"not repaired: {done.unlisted}" in repair_text(done)
+        assert "nothing to do" not in repair_text(done)
+        with trueup.TaskStore() as store:
+            assert store.get(done.task_id).task_status == "FAILED"
+        again = nodes.rerun(report)
+        assert (again.verdict, again.exit_code) == ("INCOMPLETE", 2)
+        assert again.incomplete == (done.unlisted,)
 
 
 def test_reports_that_cannot_be_used(nodes_with: NodesWith) -> None:

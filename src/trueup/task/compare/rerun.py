@@ -92,7 +92,7 @@ def rerun_keys(
             control.end()
         recheck(comparison, at_snapshot if settings.snapshot else time.monotonic())
         remarks = (*past.rest(), *checked.remarks)
-        since = Since(past.keys, past.pairs)
+        since = Since(past.keys, past.pairs, past.unlisted)
         ending = Ending(comparison, Ranges((), "", {}, ""), positions, task_id, started, remarks, since=since)
         return ending, conclude(ending, store)
 

@@ -43,6 +43,8 @@ class Since:
 
     keys: Sequence[KeyValues]
     pairs: Sequence[int]
+    # Why rows may differ that the report does not list.
+    unlisted: str = ""
 
 
 class Ran(Protocol):
@@ -146,6 +148,7 @@ def conclude(ending: Ending, store: TaskStore | None = None) -> DiffResult:
     incomplete = _reasons(state, ending.spec, explain=explain)
     incomplete += [_hot(pair, counts.hot) for pair, counts in pairs.items() if counts.hot]
     incomplete += _no_rows(ending)
+    incomplete += [ending.since.unlisted] if ending.since and ending.since.unlisted else []
     differs = any(counts.total for counts in pairs.values())
     if ending.request.digests_only:
         differs = state.mismatched_blocks > 0

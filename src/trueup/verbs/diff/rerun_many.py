@@ -123,11 +123,10 @@ def _outcome(request: RerunRequest, run: _Run, table: TableOutcome, progress: Pr
     again = replace(request_of(past, request.config, settings, request.spark), part_of=run.task.task_id)
     result = one.run(again, past, store=run.task.store, progress=progress, shared=run.shared)
     outcome = outcome_of(result, missing_on)
-    limit = [] if unseen else past.rest()
     return replace(
         outcome,
         verdict="INCOMPLETE" if unseen else outcome.verdict,
-        reason="; ".join(text for text in (*unseen, *limit, outcome.reason) if text),
+        reason="; ".join(text for text in (*unseen, *past.rest(), outcome.reason) if text),
     )
 
 

@@ -53,6 +53,8 @@ class Ending:
     failed: dict[str, str] = field(default_factory=dict)
     verified: str = ""
     remaining: int = 0
+    # Why rows may differ that were not repaired, because the report does not list them.
+    unlisted: str = ""
 
     @property
     def verdict(self) -> Outcome:
@@ -61,6 +63,8 @@ class Ending:
             return "DRY RUN"
         if self.failed:
             return "FAILED"
+        if self.unlisted:
+            return "INCOMPLETE"
         if self.remaining:
             return "REMAINS"
         return "REPAIRED" if self.facts.verb == "repair" else "UNDONE"
@@ -138,6 +142,7 @@ def _result(ending: Ending, left: Sequence[LeftRow], report: str) -> RepairResul
         task_id=ending.task_id,
         executed=facts.executed,
         remaining=ending.remaining,
+        unlisted=ending.unlisted,
         verified=ending.verified,
         undo=decisions.undo_path,
         report=report,
@@ -153,9 +158,10 @@ def text_of(error: TrueupError, more: str = "") -> str:
 def record(task: OpenTask, result: RepairResult) -> None:
     """Set the outcome of the task of one table."""
     errors = [f"{place}: {error}" for place, error in result.failed.items()]
+    errors += [result.unlisted] if result.verdict == "INCOMPLETE" else []
     task.finish(
         _summary(result),
-        failed=result.verdict == "FAILED",
+        failed=result.verdict in ("FAILED", "INCOMPLETE"),
         error="; ".join([*errors, *task.written]) if errors else "",
         report=result.report,
     )

@@ -78,7 +78,10 @@ def run(
             read_and_decide(engine, repair, DecideKeys(keys.keys, keys.hashes), decisions, task.progress, steering)
             task_id = (parts[each.table.name] if parts else task).task_id
             remarks = [*keys.remarks, *each.remarks, *engine.remarks]
-            endings.append(Ending(facts, each.layout.spec, keys.of, decisions, engine.name, task_id, remarks))
+            unlisted = keys.past.unlisted if keys.past else ""
+            endings.append(
+                Ending(facts, each.layout.spec, keys.of, decisions, engine.name, task_id, remarks, unlisted=unlisted)
+            )
         for control in controls:
             control.end()
         # From here on each node has one session, and later those of the rerun.

@@ -33,7 +33,11 @@ def verify(ending: Ending, table: RepairTable, progress: Progress, shared: Share
         # Such as a Spark that was lost meanwhile.
         ending.remarks += [remark for remark in rerun.run.engine.remarks if remark not in ending.remarks]
         # Rows that change all the time may differ at every look: they remain, and the repair did not fail.
-        ending.remarks += [] if ending.failed else [f"verified: {reason}" for reason in result.incomplete]
+        ending.remarks += (
+            []
+            if ending.failed
+            else [f"verified: {reason}" for reason in result.incomplete if reason != earlier.unlisted]
+        )
 
 
 def _past(spec: TableSpec, request: TableRequest, keys: Sequence[KeyValues]) -> Past:

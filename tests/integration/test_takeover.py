@@ -334,6 +334,8 @@ WRITE_TRAPS = {
     "condition": "CREATE TRIGGER c BEFORE UPDATE ON w FOR EACH ROW WHEN (set_config('a.b', NEW.v, false) IS NOT NULL)"
     " EXECUTE FUNCTION suppress_redundant_updates_trigger(); ALTER TABLE w ENABLE ALWAYS TRIGGER c",
     "rule": "CREATE RULE seize AS ON INSERT TO w DO ALSO SELECT 1; ALTER TABLE w ENABLE ALWAYS RULE seize",
+    "multirange": "CREATE DOMAIN bound AS int CHECK (seize() IS NOT NULL);"
+    "CREATE TYPE bounded AS RANGE (subtype = bound); ALTER TABLE w ADD b bounded_multirange",
     "parent": "CREATE TABLE other (v text PRIMARY KEY); CREATE INDEX ON other ((seize() || v));"
     "ALTER TABLE w ADD o text REFERENCES other",
 }
@@ -627,6 +629,43 @@ def test_a_superuser_runs_no_trigger_of_a_table_that_a_foreign_key_writes_to(squ
         assert foreign_code(connection, "public", "w", writes=True, silenced=True) == []
         (reason,) = foreign_code(connection, "public", "w", writes=True)
     assert "the trigger seize of kid calls the function seize_row() of the role" in reason
+
+
+def test_functions_of_packages_in_triggers_are_judged_by_their_effect(squatter: Hostile, compare: Compare) -> None:
+    """lo_manage deletes the large object that a row names, with the rights of who writes the row."""
+    n1, n2 = squatter.databases
+    for database in (n1, n2):
+        database.execute("CREATE EXTENSION lo; CREATE EXTENSION refint; CREATE EXTENSION moddatetime")
+    squatter.run("CREATE TABLE w (id int PRIMARY KEY, blob oid, at timestamp)")
+    (victim,) = n2.execute("SELECT lo_create(0)")[0]
+    n2.execute(f"INSERT INTO w VALUES (1, {victim}, '2026-01-01')")
+    report = compare([n1, n2], "public.w").report
+    fires = "CREATE TRIGGER fires BEFORE UPDATE OR DELETE ON w FOR EACH ROW EXECUTE FUNCTION {};"
+    fires += "ALTER TABLE w ENABLE ALWAYS TRIGGER fires"
+    nodes = {"n1": n1.uri, "n2": n2.uri}
+    for function in ("lo_manage(blob)", "check_foreign_key(1, 'cascade', 'id', 'kid', 'id')"):
+        squatter.run(fires.format(function), n2)
+        name = function.partition("(")[0]
+        with pytest.raises(
+            CheckFailed, match=rf"the trigger fires of public\.w calls .*{name}\(\), which may have any"
+        ):
+            trueup.repair(report, source_of_truth="n1", execute=True, nodes=nodes, engine="local")
+        squatter.run("DROP TRIGGER fires ON w", n2)
+    # A role that may create triggers on the table of a superuser.
+    n2.execute(
+        "CREATE TABLE lent (id int, blob oid); CREATE TRIGGER t BEFORE DELETE ON lent EXECUTE FUNCTION lo_manage(blob)"
+    )
+    with psycopg.connect(n2.uri) as connection:
+        assert foreign_code(connection, "public", "lent", writes=True) == []
+        n2.execute("GRANT TRIGGER ON lent TO PUBLIC")
+        assert "lo_manage" in foreign_code(connection, "public", "lent", writes=True)[0]
+    squatter.run(fires.replace(" OR DELETE", "").format("moddatetime(at)"), n2)
+    squatter.run(
+        "CREATE TRIGGER same BEFORE UPDATE ON w FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()", n2
+    )
+    done = trueup.repair(report, source_of_truth="n1", execute=True, nodes=nodes, engine="local")
+    assert done.written["n2"] == {"insert": 0, "update": 0, "delete": 1}
+    assert n2.execute(f"SELECT count(*) FROM pg_largeobject_metadata WHERE oid = {victim}") == [(1,)]
 
 
 def test_the_checks_of_many_tables_take_as_many_queries_as_those_of_few(squatter: Hostile) -> None:

@@ -4,7 +4,7 @@ The planner of a query evaluates functions in expressions of indexes, constraint
 write also runs those of rules, defaults, generated columns, domains, ranges in indexes and triggers, also of the tables
 that a foreign key with an action writes to. Both compare values with the functions of operator classes. Functions of
 PostgreSQL itself and of extensions belong to a superuser, but the owner of a table chooses what they do:
-`CHECK (query_to_xml('SELECT …') IS NOT NULL)`.
+`CHECK (query_to_xml('SELECT …') IS NOT NULL)`, or a trigger with `lo_manage`, which deletes any large object.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ _HARMLESS = {
     *("nextval", "currval", "lastval", "random", "random_normal", "clock_timestamp", "timeofday"),
     *("gen_random_uuid", "uuidv4", "uuidv7", "uuid_generate_v1", "uuid_generate_v1mc", "uuid_generate_v4"),
     *("gen_random_bytes", "gen_salt", "txid_current", "pg_current_xact_id"),
+    # Functions of triggers that only change the row that is written, or send a notification.
+    *("suppress_redundant_updates_trigger", "tsvector_update_trigger", "tsvector_update_trigger_column"),
+    *("moddatetime", "insert_username", "triggered_change_notification", "postgis_cache_bbox"),
 }
 _SHOWN = 5
 
@@ -205,8 +208,9 @@ def problems_of(connection: Connection, place: str, calls: Calls) -> list[str]:
 def _evaluated(connection: Connection, values: Mapping[str, object]) -> list[_Evaluated]:
     """Return what writes to tables evaluate, with the problems."""
     many = []
-    for roots, place, tree, types, is_foreign in connection.execute(_using("written"), values).fetchall():
-        each = _Evaluated(place, Calls(types={*(types or ())}, read_types={*(types or ())}), is_foreign, roots)
+    for roots, place, tree, types, is_foreign, function in connection.execute(_using("written"), values).fetchall():
+        calls = Calls(types={*(types or ())}, read_types={*(types or ())}, functions={function} if function else set())
+        each = _Evaluated(place, calls, is_foreign, roots)
         if tree is not None:
             each.add(tree)
         many.append(each)

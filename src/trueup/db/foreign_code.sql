@@ -40,11 +40,11 @@ WITH RECURSIVE roots AS (
     SELECT u.oid AS relation, a.atttypid AS oid FROM relations u
       JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum > 0 AND NOT a.attisdropped WHERE u.is_written
     UNION
-    -- The types that a type contains: the base of a domain, elements, fields.
+    -- The types that a type contains: the base of a domain, elements, ranges, bounds, fields.
     SELECT t.relation, part.oid FROM types t JOIN pg_type y ON y.oid = t.oid CROSS JOIN LATERAL (
            SELECT y.typbasetype WHERE y.typtype = 'd'
            UNION ALL SELECT y.typelem WHERE y.typcategory = 'A'
-           UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = y.oid
+           UNION ALL SELECT unnest(ARRAY[r.rngsubtype, r.rngtypid]) FROM pg_range r WHERE y.oid IN (r.rngtypid, r.rngmultitypid)
            UNION ALL SELECT f.atttypid FROM pg_attribute f
                       WHERE y.typtype = 'c' AND f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) part(oid)
 ), users(relation, by_writes, classid, objid, what) AS (
@@ -118,34 +118,38 @@ SELECT format('the operator class %%I', c.opcname), f.oid::regprocedure::text, p
 
 -- name: written
 -- What a write evaluates: the roots, where, the expression as a tree (NULL: the types of columns, which are given), the
--- types that are not built in, and whether a role that is not a superuser wrote it.
+-- types that are not built in, whether a role that is not a superuser wrote it, and the function of a trigger.
 , tables AS (
-    SELECT c.oid, c.oid::regclass::text AS name, NOT coalesce(r.rolsuper, false) AS is_foreign, array_agg(u.root) AS roots
+    SELECT c.oid, c.oid::regclass::text AS name, NOT coalesce(r.rolsuper, false) AS is_foreign, array_agg(u.root) AS roots,
+           -- Who created a trigger is not known: any role that may do so on the table.
+           NOT coalesce(r.rolsuper, false) OR EXISTS (
+               SELECT FROM aclexplode(c.relacl) g LEFT JOIN pg_roles o ON o.oid = g.grantee
+                WHERE g.privilege_type = 'TRIGGER' AND NOT coalesce(o.rolsuper, false)) AS has_foreign_triggers
       FROM used u JOIN pg_class c ON c.oid = u.oid LEFT JOIN pg_roles r ON r.oid = c.relowner WHERE u.is_written
-     GROUP BY c.oid, r.rolsuper
+     GROUP BY c.oid, c.relacl, r.rolsuper
 )
-SELECT t.roots, format('a type of a column of %%s', t.name) AS place, NULL AS tree, x.types, t.is_foreign
+SELECT t.roots, format('a type of a column of %%s', t.name) AS place, NULL AS tree, x.types, t.is_foreign, NULL::bigint AS function
   FROM tables t CROSS JOIN LATERAL (
        SELECT array_agg(a.atttypid::bigint) AS types FROM pg_attribute a
         WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384) x
  WHERE x.types IS NOT NULL
 UNION ALL
-SELECT t.roots, format('the constraint %%I of %%s', k.conname, t.name), k.conbin::text, NULL, t.is_foreign
+SELECT t.roots, format('the constraint %%I of %%s', k.conname, t.name), k.conbin::text, NULL, t.is_foreign, NULL
   FROM tables t JOIN pg_constraint k ON k.conrelid = t.oid WHERE k.conbin IS NOT NULL
 UNION ALL
-SELECT t.roots, format('the default or generated value of the column %%I of %%s', a.attname, t.name), d.adbin::text, NULL, t.is_foreign
+SELECT t.roots, format('the default or generated value of the column %%I of %%s', a.attname, t.name), d.adbin::text, NULL, t.is_foreign, NULL
   FROM tables t JOIN pg_attrdef d ON d.adrelid = t.oid JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = d.adnum
 UNION ALL
-SELECT t.roots, format('the index %%s', i.indexrelid::regclass), x.tree, NULL, t.is_foreign
+SELECT t.roots, format('the index %%s', i.indexrelid::regclass), x.tree, NULL, t.is_foreign, NULL
   FROM tables t JOIN pg_index i ON i.indrelid = t.oid CROSS JOIN unnest(ARRAY[i.indexprs::text, i.indpred::text]) x(tree)
  WHERE x.tree IS NOT NULL
 UNION ALL
-SELECT t.roots, format('the partition key of %%s', t.name), p.partexprs::text, NULL, t.is_foreign
+SELECT t.roots, format('the partition key of %%s', t.name), p.partexprs::text, NULL, t.is_foreign, NULL
   FROM tables t JOIN pg_partitioned_table p ON p.partrelid = t.oid WHERE p.partexprs IS NOT NULL
 UNION ALL
-SELECT t.roots, format('the trigger %%I of %%s', g.tgname, t.name), g.tgqual::text, NULL, t.is_foreign
+SELECT t.roots, format('the trigger %%I of %%s', g.tgname, t.name), g.tgqual::text, NULL, t.has_foreign_triggers, g.tgfoid::bigint
   FROM tables t JOIN pg_trigger g ON g.tgrelid = t.oid
- WHERE g.tgqual IS NOT NULL AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
+ WHERE NOT g.tgisinternal AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
    AND (NOT %(disabled)s OR EXISTS (SELECT FROM pg_proc f WHERE f.oid = g.tgfoid
             AND (obj_description(f.pronamespace, 'pg_namespace') = 'Tubes of trueup.' OR f.oid = to_regprocedure('trueup.switchover_guard()'))))
  ORDER BY 2
@@ -167,7 +171,7 @@ WITH called(by, oid) AS (
             JOIN pg_range g ON u.oid IN (g.rngtypid, g.rngmultitypid)
 )
 SELECT p.oid::regprocedure::text AS signature, p.proname::text AS name, pg_get_userbyid(p.proowner)::text AS owner,
-       coalesce(r.rolsuper, false) AS is_of_superuser, p.provolatile = 'v' AS is_volatile,
+       coalesce(r.rolsuper, false) AS is_of_superuser, p.provolatile = 'v' OR p.prorettype = 'trigger'::regtype AS is_volatile,
        p.oid < 16384 OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                                    AND d.deptype = 'e') AS is_packaged,
        array_agg(c.by) AS called_by

@@ -237,12 +237,12 @@ def test_unusable_options_and_tables_raise_before_writing(nodes_with: NodesWith,
 
 
 def test_an_incomplete_report_and_a_report_without_hashes(nodes_with: NodesWith) -> None:
-    """Only the listed keys are repaired, with a remark; without hashes every row counts as stale."""
+    """Only the listed keys are repaired, which is INCOMPLETE; without hashes every row counts as stale."""
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff(max_diff_rows=2)
     done = nodes.repair(report, source_of_truth="n1", execute=True)
     assert done.keys == 2
-    assert any("only the keys that it lists" in remark or "may be more" in remark for remark in done.remarks)
+    assert (done.verdict, "those beyond the limit are not listed" in done.unlisted) == ("INCOMPLETE", True)
     rest = nodes.diff()
     assert rest.pairs["n1/n2"].total == 2
     report_without_hashes = json.loads(Path(rest.report).read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -175,6 +176,50 @@ def test_scheduled_by_a_control_pod(items: TubeDatabase) -> None:
     assert pod.message | {"reason": ""} == {
         "type": "backfill_schedule", "table": "public.items", "order_col": "at", "shard": 4, "shards": 4, "reason": "",
     }  # fmt: skip
+
+
+def test_a_backfill_that_waits_is_not_requested_again(items: TubeDatabase) -> None:
+    first = items.tube.schedule_backfill("items")
+    assert items.tube.schedule_backfill("items") == first
+    # The order is another one, so it is another request.
+    assert items.tube.schedule_backfill("items", order_col="at") != first
+    assert len(items.pods()) == 2
+    # A backfill that has begun may have passed rows that changed since.
+    start = items.run("SELECT tube.tube_backfill_step1()")[0][0]
+    step3 = f"SELECT tube.tube_backfill_step3('{json.dumps(start)}', 't', 'items', max_keys => 1)"
+    with psycopg.connect(items.database.uri) as begins:
+        begins.execute(step3)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            items.run("SET lock_timeout = '50ms'; SELECT tube.tube_backfill_schedule('t', 'items')")
+    assert items.tube.schedule_backfill("items") > first
+
+
+def test_a_shard_out_of_range_is_named(items: TubeDatabase) -> None:
+    items.run("CREATE TABLE others (id int PRIMARY KEY)")
+    calls: list[Callable[[int], object]] = [
+        lambda shard: items.tube.attach("others", shard=shard),
+        lambda shard: items.tube.touch("items", [1], shard=shard),
+        lambda shard: items.tube.touch_query("items", "SELECT 1", shard=shard),
+        lambda shard: items.tube.backfill("items", shard=shard),
+        lambda shard: items.tube.schedule_backfill("items", shard=shard),
+    ]
+    for call in calls:
+        with pytest.raises(CheckFailed, match=f"the shard {2**63} is out of range"):
+            call(2**63)
+
+
+def test_a_table_is_detached_from_all_tubes(items: TubeDatabase) -> None:
+    other, log = items.of("other"), items.of("log")
+    for tube in (other, log):
+        tube.ensure()
+        tube.attach("items", shard=0)
+    items.run("UPDATE tube.tubes SET sync = 's' WHERE tube = 'log'")
+    detach = "SELECT tube.tube_table_ensure_detached(NULL, 'items')"
+    assert items.run(detach) == [(True,)]
+    assert items.run(detach) == [(False,)]
+    # The change log of a sync stays: without it, changes would be lost.
+    assert items.run("SELECT tube FROM tube.sources WHERE detached_at IS NULL") == [("log",)]
+    assert items.run("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'tube_other%'") == [(0,)]
 
 
 @pytest.mark.parametrize("column", ["nothing", "xmin"])

@@ -35,7 +35,7 @@ def test_installed_again_and_upgraded_in_place(tube_db: TubeDatabase, monkeypatc
     tube_db.tube.attach("items", shard=1)
     tube_db.run("INSERT INTO items VALUES (1)")
     again = tube_db.install()
-    assert (again.before, again.version) == (10, 10)
+    assert (again.before, again.version) == (11, 11)
     # An old function with other arguments, one that was removed, and an old trigger function.
     tube_db.run("""DROP FUNCTION tube.tube_stats();
                  CREATE FUNCTION tube.tube_stats(a int) RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -53,14 +53,14 @@ def test_installed_again_and_upgraded_in_place(tube_db: TubeDatabase, monkeypatc
         "UPDATE tube.installation SET version = 1; DROP TABLE tube.workers, tube.dead_letters;"
         " ALTER TABLE tube.sources DROP COLUMN storage, DROP COLUMN incomplete, DROP COLUMN incomplete_at"
     )
-    monkeypatch.setattr(install, "VERSION", 11)
+    monkeypatch.setattr(install, "VERSION", 12)
     monkeypatch.setattr(
-        install, "MIGRATIONS", {**install.MIGRATIONS, 11: "ALTER TABLE @schema@.tubes ADD COLUMN extra int"}
+        install, "MIGRATIONS", {**install.MIGRATIONS, 12: "ALTER TABLE @schema@.tubes ADD COLUMN extra int"}
     )
     done = tube_db.install()
-    assert (done.before, done.version) == (1, 11)
+    assert (done.before, done.version) == (1, 12)
     assert tube_db.run("SELECT version, upgraded_at IS NOT NULL, tube.tube_version() FROM tube.installation") == [
-        (11, True, 11)
+        (12, True, 12)
     ]
     assert (tube_db.tube.stats()[0].dead_letters, tube_db.tube.dead_letters()) == (0, [])
     assert tube_db.run("SELECT count(extra) FROM tube.tubes") == [(0,)]
@@ -72,8 +72,8 @@ def test_installed_again_and_upgraded_in_place(tube_db: TubeDatabase, monkeypatc
         (f"tube_t_{event}", "A") for event in ("delete", "insert", "truncate", "update")
     ]
     assert tube_db.run("SELECT to_regproc('tube.tube_old')") == [(None,)]
-    monkeypatch.setattr(install, "VERSION", 10)
-    with pytest.raises(CheckFailed, match="have version 11; this trueup supports 10"):
+    monkeypatch.setattr(install, "VERSION", 11)
+    with pytest.raises(CheckFailed, match="have version 12; this trueup supports 11"):
         tube_db.install()
 
 

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from trueup.capture.triggers.expressions import check_stored
 from trueup.capture.triggers.model import Backfill
-from trueup.capture.triggers.session import Session
+from trueup.capture.triggers.session import Session, check_shard
 from trueup.capture.triggers.tubes import backfills
 from trueup.config.wording import counted
 from trueup.engine.progress import Progress, Silent
@@ -42,6 +42,7 @@ def backfill(
     follows: the former has passed rows, and its end checks fewer documents.
     """
     progress = progress or Silent()
+    check_shard(shard)
     name = session.find_table(table)
     source, fixed_shard = _source(session, tube, name)
     check_stored(session, tube, source)
@@ -80,6 +81,7 @@ def backfill(
 
 def schedule(session: Session, tube: str, table: str, *, order_col: str = "", shard: int | None = None) -> int:
     """Request a backfill from the worker of the tube; return the number of the control pod."""
+    check_shard(shard)
     number: int = session.call("tube_backfill_schedule", tube, session.find_table(table), order_col or None, shard)
     return number
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 # Increased with every change of the folder sql that changes what is in a database.
-VERSION = 10
+VERSION = 11
 # Settings of the functions that evaluate keys, predicates and routings: what is captured must not depend on the session
 # that writes. Sessions of trueup have the same values, see PINNED in trueup.db.node.
 SETTINGS: LiteralString = (
@@ -30,7 +30,7 @@ SETTINGS: LiteralString = (
 # allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again, names
 # and columns of attached tables. 6: copies that may be incomplete. 7: a maximum size of pods, rewritten tables,
 # tables without a key. 9: tubes without what subscriptions apply. 10: partitions that were attached again, triggers
-# that were changed for a time, tables that had a parent.
+# that were changed for a time, tables that had a parent. 11: columns that were dropped and added again.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"

@@ -164,6 +164,12 @@ class Session:
         raise CheckFailed([f"the table {shown} does not exist{near}"], cure="check the name", node=self.node.name)
 
 
+def check_shard(shard: int | None) -> None:
+    """Raise CheckFailed if a shard is out of range."""
+    if shard is not None:
+        check_range("the shard", shard, *BIGINT)
+
+
 def check_range(what: str, value: int, lowest: int, highest: int) -> None:
     """Raise CheckFailed if a number is out of range."""
     if not lowest <= value <= highest:

@@ -17,7 +17,7 @@ from trueup.capture.triggers.expressions import check_new
 from trueup.capture.triggers.install import installed_version, uninstall
 from trueup.capture.triggers.model import Attached, Backfill, Ensured, Stats, TubeInfo
 from trueup.capture.triggers.problems import find_problems, unreadable
-from trueup.capture.triggers.session import Session, block, check_range
+from trueup.capture.triggers.session import Session, block, check_range, check_shard
 from trueup.capture.triggers.shape import Shapes
 from trueup.config.wording import counted
 from trueup.db.connection import one_value
@@ -123,6 +123,7 @@ def attach(
     A table that is attached already keeps what is not given; an empty predicate removes its predicate.
     Raise CheckFailed if an expression calls a function that is not allowed: see `db.expressions`.
     """
+    check_shard(shard)
     name = session.find_table(table)
     with session.errors(), session.connection.transaction():
         of_tube, allowed_by_tube = _predicate(session, tube)
@@ -170,6 +171,7 @@ def detach(session: Session, tube: str, table: str, *, patience: float = PATIENC
 
 def touch(session: Session, tube: str, table: str, keys: Sequence[object], *, shard: int | None = None) -> int:
     """Put keys into a tube and return the number of pods; raise QueryError if no row can have one of them."""
+    check_shard(shard)
     texts = [None if key is None else written(key) for key in keys]
     pods: int = session.call("tube_touch", tube, session.find_table(table), texts, shard)
     return pods
@@ -188,6 +190,7 @@ def touch_query(
 
     Raise CheckFailed if it is not one SELECT, or calls a function that is not allowed.
     """
+    check_shard(shard)
     with session.errors():
         expression = Expression("query", query, form="query")
         check(session.connection, session.node, expression, session.expressions.with_functions(allow_functions))

@@ -20,6 +20,8 @@ BEGIN
         RAISE EXCEPTION 'a backfill of % started at % is not finished', s."table", b.started_at
             USING ERRCODE = 'object_in_use', HINT = 'continue it with trueup tube backfill, or start again with --restart (in SQL: tube_backfill_cancel)';
     END IF;
+    -- A request that is made now is for this backfill, or comes after its start is visible: see tube_backfill_schedule.
+    PERFORM FROM @schema@.sources x WHERE x.source = s.source FOR NO KEY UPDATE;
     -- What is noted now is in incomplete_at below: this backfill brings it.
     PERFORM @schema@.tube_parents_follow(s.tube, s.source);
     PERFORM @schema@.tube_triggers_follow(s.source);

@@ -40,7 +40,7 @@ BEGIN
     IF b.finished_at IS NOT NULL THEN
         -- All rows are read again: the copy lacks nothing that was known at the start.
         UPDATE @schema@.sources x
-           SET columns = b.columns, storage = @schema@.tube_storage_kept(x.storage, b.storage),
+           SET columns = @schema@.tube_columns_kept(x.columns, b.columns), storage = @schema@.tube_storage_kept(x.storage, b.storage),
                incomplete = CASE WHEN x.incomplete_at IS DISTINCT FROM b.incomplete_at THEN x.incomplete END
          WHERE x.source = s.source AND b."table" = x."table" AND b.shard IS NOT DISTINCT FROM x.shard;
         PERFORM @schema@.tube_control(s.source, b.shard, '}', jsonb_build_object(

@@ -15,7 +15,7 @@ BEGIN
               WHERE x.tube = tube_reload_follow.tube AND x.detached_at IS NULL ORDER BY x.source FOR UPDATE OF x LOOP
         present := @schema@.tube_columns(s."table");
         present_storage := @schema@.tube_storage(s."table");
-        CONTINUE WHEN s.storage = present_storage AND s.columns = present AND s.incomplete IS NULL;
+        CONTINUE WHEN s.storage = present_storage AND s.columns = @schema@.tube_columns_kept(s.columns, present) AND s.incomplete IS NULL;
         is_same_place := s.storage -> 'place' = present_storage -> 'place';
         has_other_file := EXISTS (SELECT FROM jsonb_each(present_storage -> 'files') f WHERE s.storage -> 'files' -> f.key <> f.value);
         -- Renamed columns have the same values, and generated columns get theirs from the target itself.
@@ -27,8 +27,10 @@ BEGIN
               LEFT JOIN jsonb_each(s.columns) o(number, col) USING (number)
              WHERE is_same_place AND CASE
                  WHEN a.attgenerated <> '' THEN false
-                 -- Rows that existed have NULL in a new column, unless it was added with a default.
-                 WHEN o.col IS NULL THEN a.atthasmissing OR (a.atthasdef OR a.attidentity <> '') AND has_other_file
+                 -- Rows that existed have NULL in a new column, unless it was added with a default. The target may have
+                 -- the values of a dropped column of this name.
+                 WHEN o.col IS NULL THEN EXISTS (SELECT FROM jsonb_each(s.columns) d(number, col) WHERE d.col -> 'name' = c.col -> 'name')
+                      OR a.atthasmissing OR (a.atthasdef OR a.attidentity <> '') AND has_other_file
                  ELSE o.col ? 'expression' OR o.col -> 'type' <> c.col -> 'type'
                       OR o.col -> 'parts' IS DISTINCT FROM c.col -> 'parts'
                          -- A new label changes no value.
@@ -40,7 +42,7 @@ BEGIN
             PERFORM @schema@.tube_backfill_schedule(tube, s."table", reason => reason);
         END IF;
         UPDATE @schema@.sources x
-           SET columns = present, storage = present_storage, incomplete = NULL, incomplete_at = NULL
+           SET columns = CASE WHEN is_same_place THEN @schema@.tube_columns_kept(s.columns, present) ELSE present END, storage = present_storage, incomplete = NULL, incomplete_at = NULL
          WHERE x.source = s.source;
     END LOOP;
 END

@@ -9,6 +9,7 @@ BEGIN
     is_restored := s.storage ->> 'place' <> @schema@.tube_key_place(s."table");
     RETURN ARRAY(
         SELECT format('%I (%s)', a.attname, CASE
+                   WHEN was.col IS NULL AND c.col ->> 'name' = ANY (dropped.names) THEN 'dropped and added again'
                    WHEN was.col IS NULL THEN 'new'
                    WHEN was.col ->> 'name' <> a.attname THEN format('renamed from %I', was.col ->> 'name')
                    WHEN was.col -> 'type' <> c.col -> 'type' THEN format('its type was %s', was.col ->> 'type')
@@ -19,10 +20,12 @@ BEGIN
           LEFT JOIN LATERAL (SELECT o.col FROM jsonb_each(s.columns) o(number, col)
                               WHERE CASE WHEN is_restored THEN o.col -> 'name' = c.col -> 'name'
                                          ELSE o.number = c.number END) was ON true
+         CROSS JOIN (SELECT ARRAY(SELECT o.col ->> 'name' FROM jsonb_each(s.columns) o(number, col)) AS names) dropped
          WHERE s.columns IS NOT NULL
            AND CASE WHEN was.col IS NULL
-                    -- The rows that existed have a value that no statement wrote. Without a default it is NULL.
-                    THEN a.atthasmissing OR a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''
+                    -- The rows that existed have a value that no statement wrote. Without a default it is NULL, and so it
+                    -- is in the copy, unless that has the values of a dropped column of this name.
+                    THEN c.col ->> 'name' = ANY (dropped.names) OR a.atthasmissing OR a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''
                     ELSE was.col - 'parts' <> c.col - 'parts'
                          -- A new label changes no value.
                          OR was.col -> 'parts' IS DISTINCT FROM c.col -> 'parts'
@@ -34,5 +37,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_stale_columns(integer) IS
-    'Returns the columns of an attached table that were added with a default, renamed or changed since its last backfill: '
+    'Returns the columns of an attached table that were added with a default or again, renamed or changed since its last backfill: '
     'documents of rows that were not touched since lack their values.';

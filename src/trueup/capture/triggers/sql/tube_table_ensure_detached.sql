@@ -6,7 +6,17 @@ DECLARE
     number integer;
     statements text[];
     tables regclass[];
+    each text;
+    was_attached boolean := false;
 BEGIN
+    IF tube IS NULL THEN
+        FOR each IN SELECT x.tube FROM @schema@.sources x JOIN @schema@.tubes t USING (tube)
+                     WHERE x."table" = tube_table_ensure_detached."table" AND x.detached_at IS NULL AND t.sync IS NULL
+                     ORDER BY x.tube LOOP
+            was_attached := @schema@.tube_table_ensure_detached(each, "table", patience) OR was_attached;
+        END LOOP;
+        RETURN was_attached;
+    END IF;
     SELECT x.source INTO number FROM @schema@.sources x WHERE x.tube = tube_table_ensure_detached.tube
        AND x."table" = tube_table_ensure_detached."table" AND x.detached_at IS NULL;
     IF NOT FOUND THEN
@@ -32,4 +42,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_table_ensure_detached(text, regclass, interval) IS
-    'Detaches a table from a tube and returns whether it was attached. Waiting pods stay.';
+    'Detaches a table from a tube and returns whether it was attached. Waiting pods stay. '
+    'With NULL, from all tubes, except the change logs of syncs.';

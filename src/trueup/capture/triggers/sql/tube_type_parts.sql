@@ -9,7 +9,8 @@ BEGIN
         WHEN t.typtype = 'e' THEN (SELECT jsonb_build_object('labels', jsonb_agg(e.enumlabel ORDER BY e.enumsortorder))
                                      FROM pg_enum e WHERE e.enumtypid = type)
         WHEN t.typtype = 'c' THEN (
-            SELECT jsonb_agg(coalesce(@schema@.tube_type_parts(a.atttypid), to_jsonb(a.atttypid::regtype::text)) ORDER BY a.attnum)
+            -- An attribute that is dropped and added again has another number.
+            SELECT jsonb_object_agg(a.attnum, coalesce(@schema@.tube_type_parts(a.atttypid), to_jsonb(a.atttypid::regtype::text)))
               FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
         WHEN t.typtype = 'd' THEN @schema@.tube_type_parts(t.typbasetype)
         WHEN t.typtype IN ('r', 'm') THEN (SELECT @schema@.tube_type_parts(r.rngsubtype) FROM pg_range r

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -18,6 +18,11 @@ from trueup.db.node import connect, error_from_server, is_lost
 from trueup.errors import Interrupted, NodeError, QueryError, TrueupError
 
 TIMED_OUT = "57014"
+# How a query over a range of keys reads it: "pages": all rows of the range, in the order of the pages. "ordered": the
+# first rows in the order of the key. Estimates of a range may be wrong by any factor, so the planner does not choose.
+Scan = Literal["any", "pages", "ordered"]
+_Mode = tuple[float, Scan]
+_DEFAULT_MODE: _Mode = (0.0, "any")
 T = TypeVar("T")
 
 
@@ -39,14 +44,11 @@ class Reader:
         self.retries = retries
         self._connection: Connection | None = None
         self._has_joined = False
-        self._mode = (0.0, False)
+        self._mode = _DEFAULT_MODE
 
-    def rows(self, query: sql.Composed, *, timeout: float = 0, by_pages: bool = False) -> list[tuple[Any, ...]]:
-        """Return all rows of a query; retry when the connection is lost, raise QueryError 57014 on a timeout.
-
-        `by_pages`: do not use plain index scans, because the query reads all rows of a key range.
-        """
-        return self._with_retries(lambda: self._rows_once(query, (timeout, by_pages)))
+    def rows(self, query: sql.Composed, *, timeout: float = 0, scan: Scan = "any") -> list[tuple[Any, ...]]:
+        """Return all rows of a query; retry when the connection is lost, raise QueryError 57014 on a timeout."""
+        return self._with_retries(lambda: self._rows_once(query, (timeout, scan)))
 
     def lines(self, query: sql.Composed, *, timeout: float = 0, max_bytes: int = 0) -> list[bytes]:
         """Return all lines of a COPY TO STDOUT; raise ResultTooLarge above `max_bytes` (0: no limit).
@@ -70,7 +72,7 @@ class Reader:
                 # A server that just failed over may need some time.
                 time.sleep(min(0.1 * 2**attempt, 2.0))
 
-    def _rows_once(self, query: sql.Composed, mode: tuple[float, bool]) -> list[tuple[Any, ...]]:
+    def _rows_once(self, query: sql.Composed, mode: _Mode) -> list[tuple[Any, ...]]:
         connection = self._open()
         with connection.cursor() as cursor:
             self._set(cursor, mode)
@@ -83,7 +85,7 @@ class Reader:
         lines: list[bytes] = []
         size = 0
         with connection.cursor() as cursor:
-            self._set(cursor, (timeout, False))
+            self._set(cursor, (timeout, "any"))
             with cursor.copy(query) as copy:
                 for data in copy:
                     lines.append(bytes(data))
@@ -92,14 +94,15 @@ class Reader:
                         raise ResultTooLarge(f"the result has more than {max_bytes:,} bytes", node=self.node.name)
         return lines
 
-    def _set(self, cursor: Cursor, mode: tuple[float, bool]) -> None:
+    def _set(self, cursor: Cursor, mode: _Mode) -> None:
         """Set the timeout and the scan mode of the next statement."""
         if mode != self._mode or not self.snapshot:
-            timeout, by_pages = mode
+            timeout, scan = mode
             # Without a transaction, a filter that calls set_config could have made the session writable.
             cursor.execute(
                 f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on;"
-                f" SET enable_indexscan = {'off' if by_pages else 'on'}"
+                f" SET enable_indexscan = {_switch(scan != 'pages')}; SET enable_bitmapscan = on;"
+                f" SET enable_sort = {_switch(scan != 'ordered')}"
             )
             self._mode = mode
 
@@ -118,7 +121,7 @@ class Reader:
                 raise
             self._connection = connection
             self._has_joined = False
-            self._mode = (0.0, False)
+            self._mode = _DEFAULT_MODE
         if self.snapshot and not self._has_joined:
             try:
                 self._join(self._connection, self.snapshot)
@@ -173,6 +176,10 @@ class Reader:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _switch(is_on: bool) -> str:
+    return "on" if is_on else "off"
 
 
 def timed_out(error: BaseException) -> bool:

@@ -80,12 +80,12 @@ def boundaries(
         step=sql.Literal(step),
         first=sql.Literal(1 % step),
     )
-    return [tuple(row) for row in reader.rows(composed, timeout=timeout)]
+    return [tuple(row) for row in reader.rows(composed, timeout=timeout, scan="ordered")]
 
 
 def _digests(reader: Reader, spec: TableSpec, blocks: Sequence[Block], timeout: float) -> list[Digest]:
     parts = [digest_query(spec, sql.Literal(number), in_block(spec, block)) for number, block in enumerate(blocks)]
-    rows = reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)
+    rows = reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, scan="pages")
     results = {number: Digest(count, int(total)) for number, count, total in rows}
     return [results[number] for number in range(len(blocks))]
 

@@ -46,7 +46,8 @@ def hashes_in_block(
         where=where(spec, *in_block(spec, block), *also),
     )
     width = len(spec.key)
-    return _by_key(reader, spec, ((row[:width], Row(row[width])) for row in reader.rows(query, timeout=timeout)))
+    found = reader.rows(query, timeout=timeout, scan="pages")
+    return _by_key(reader, spec, ((row[:width], Row(row[width])) for row in found))
 
 
 def rows_by_key(

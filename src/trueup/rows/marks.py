@@ -45,7 +45,7 @@ class Marks:
 def marks_in_blocks(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *, timeout: float) -> list[Marks]:
     """Return mark and hash of every row of these blocks, with one statement."""
     parts = [_marks_query(spec, number, block) for number, block in enumerate(blocks)]
-    rows = reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)
+    rows = reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, scan="pages")
     packed = {number: (keys or b"", hashes or b"") for number, keys, hashes in rows}
     return [sorted_marks(*packed[number]) for number in range(len(blocks))]
 

@@ -1,15 +1,16 @@
-"""Lock tables of the source against a rewrite, and give way to applications that rewrite them."""
+"""Lock tables, against a rewrite or for a change, and give way to the applications that use them."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_row
 from trueup.db.foreign_keys import TableName
 from trueup.db.lock_holders import named_lock_holders
 from trueup.db.names import display_name
@@ -45,3 +46,29 @@ def lock_shared(connection: Connection, node: Node, tables: Sequence[TableName],
                     raise
                 connection.execute("ROLLBACK TO SAVEPOINT locks")
                 time.sleep(_PAUSE)
+
+
+def in_short_attempts(connection: Connection, change: Callable[[], object]) -> None:
+    """Run statements that request a lock which excludes writers, in attempts that are short, as one transaction.
+
+    All in all they take as long as the session waits for a lock (`lock_timeout`; 0: no limit); then raise
+    LockNotAvailable. Nothing of an attempt stays if it fails.
+    """
+    before, seconds = one_row(
+        connection.execute(
+            "SELECT s, extract(epoch FROM s::interval)::float8 FROM current_setting('lock_timeout') x(s)"
+        )
+    )
+    until = time.monotonic() + seconds if seconds else math.inf
+    while True:
+        try:
+            with connection.transaction():
+                connection.execute("SELECT set_config('lock_timeout', %s, true)", [f"{ATTEMPT_MS}ms"])
+                change()
+                # In a savepoint, it would stay as it is until the end of the transaction.
+                connection.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+            return
+        except psycopg.errors.LockNotAvailable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -18,6 +19,7 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
+from trueup.db.table_lock import in_short_attempts
 from trueup.errors import CheckFailed
 from trueup.rows.encode import base_value, column_spec, equality, text_of
 from trueup.rows.spec import ColumnSpec
@@ -197,17 +199,17 @@ def _add_missing(
     if missing and (not may_add or {to for to, _ in missing} & set(source.key)):
         raise _refused(current.schema, current.name, [f"it has no column {to}" for to, _ in missing])
     known = _known_types(connection, [kind for _, kind in missing])
-    for to, kind in missing:
-        connection.execute(
-            sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
-                sql.Identifier(current.schema, current.name), defined([(to, known[kind])])
-            )
-        )
-        _log.info("column %s was added to the target %s", to, display_name(current.schema, current.name))
+    name = sql.Identifier(current.schema, current.name)
+    changes: list[sql.Composable] = [
+        sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(name, defined([(to, known[kind])]))
+        for to, kind in missing
+    ]
     if not existing.issuperset(MARKS):
-        connection.execute(
-            sql.SQL(statements()["add_marks"]).format(target=sql.Identifier(current.schema, current.name))
-        )
+        changes.append(sql.SQL(statements()["add_marks"]).format(target=name))
+    for change in changes:
+        in_short_attempts(connection, partial(connection.execute, change))
+    for to, _ in missing:
+        _log.info("column %s was added to the target %s", to, display_name(current.schema, current.name))
 
 
 def _known_types(connection: Connection, types: list[str]) -> dict[str, str]:

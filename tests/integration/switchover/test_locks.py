@@ -16,11 +16,16 @@ import psycopg
 import pytest
 
 import trueup
+from support.fixtures import Databases
 from support.pointer import WAITING
 from support.switchover import Moving, wait_until
+from trueup.config.model import Node
+from trueup.db.drop_schema import drop_schema_if_empty
+from trueup.db.node import connect
+from trueup.db.table_lock import in_short_attempts
 from trueup.errors import QueryError, TrueupError
 from trueup.testing.postgres import Database
-from trueup.verbs.switchover import decision
+from trueup.verbs.switchover import decision, ending
 from trueup.verbs.switchover import pause as pauses
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.phases import FINAL_ROUND, GATE, OPEN, Phases
@@ -336,3 +341,93 @@ def test_a_switchover_that_hangs_in_the_pause(moving: Moving) -> None:
     kind, text = receive.recv()
     assert (kind, "the budget of 4 s was spent in the phase 'gate'" in text) == ("BudgetSpent", True)
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
+
+
+def test_a_reset_of_one_sync_does_not_block_the_writers_of_another(moving: Moving) -> None:
+    """A writer of another sync holds the shared lock; others get it too, before, during and after the reset."""
+    moving.prepare()
+    for database in (moving.old, moving.new):
+        # Another sync of the same databases has a pointer.
+        copy = 'ALTER TABLE trueup.switchover ALTER named DROP EXPRESSION; INSERT INTO trueup.switchover SELECT (jsonb_populate_record(s, \'{"sync": "b"}\')).* FROM trueup.switchover s'  # noqa: E501
+        database.execute(copy)
+    ended, refused, taken = threading.Event(), list[psycopg.Error](), 0
+    with psycopg.connect(moving.new.uri) as writer, psycopg.connect(moving.new.uri, autocommit=True) as other:
+        writer.execute("LOCK TABLE trueup.switchover_lock IN ROW SHARE MODE")
+
+        def reset() -> None:
+            try:
+                ending.reset(moving.request())
+            finally:
+                ended.set()
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        other.execute("SET lock_timeout = '1s'")
+        while not ended.is_set():
+            try:
+                other.execute("BEGIN; LOCK TABLE trueup.switchover_lock IN ROW SHARE MODE; COMMIT")
+                taken += 1
+            except psycopg.errors.LockNotAvailable as error:
+                refused.append(error)
+                other.execute("ROLLBACK")
+        thread.join()
+    assert (refused, taken > 1) == ([], True)
+    assert moving.new.execute("SELECT sync FROM trueup.switchover") == [("b",)]
+
+
+def test_whether_a_schema_is_empty_is_asked_without_a_lock(databases: Databases) -> None:
+    """Of three verbs that drop the schema of trueup with the last thing in it."""
+    (database,) = databases(1)
+    database.execute("CREATE SCHEMA full_one; CREATE TABLE full_one.t (); CREATE SCHEMA busy; CREATE SCHEMA free;")
+    database.execute("ALTER DEFAULT PRIVILEGES IN SCHEMA free GRANT SELECT ON TABLES TO pg_monitor")
+    with (
+        connect(Node("n1", database.uri), application="test", read_only=False) as connection,
+        psycopg.connect(database.uri) as reader,
+        psycopg.connect(database.uri) as creator,
+    ):
+        reader.execute("LOCK TABLE full_one.t IN ACCESS SHARE MODE")
+        creator.execute("CREATE TYPE busy.late AS ENUM ('a')")
+        connection.execute("SET lock_timeout = '20s'")
+        began = time.monotonic()
+        with connection.transaction():
+            for schema in ("full_one", "busy", "free", "missing"):
+                drop_schema_if_empty(connection, schema)
+            assert connection.execute("SHOW lock_timeout").fetchone() == ("20s",)
+        assert time.monotonic() - began < 10
+        creator.commit()
+        assert database.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname IN ('full_one', 'busy', 'free') ORDER BY 1"
+        ) == [("busy",), ("full_one",)]
+
+
+def test_writers_pass_while_a_change_waits_for_its_lock(databases: Databases) -> None:
+    """Of a repair, a sink and a validation: attempts are short, all in all they take as long as `lock_timeout`."""
+    (database,) = databases(1)
+    database.execute("CREATE TABLE t (id int)")
+    passed, stop = 0, threading.Event()
+    with (
+        connect(Node("n1", database.uri), application="test", read_only=False) as connection,
+        psycopg.connect(database.uri) as writer,
+    ):
+        writer.execute("INSERT INTO t VALUES (1)")
+        connection.execute("SET lock_timeout = '2s'")
+        failed: list[BaseException] = []
+
+        def change() -> None:
+            try:
+                in_short_attempts(connection, lambda: connection.execute("ALTER TABLE public.t ADD n int"))
+            except psycopg.errors.LockNotAvailable as error:
+                failed.append(error)
+            stop.set()
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        while not stop.is_set():
+            database.execute("SET lock_timeout = '1500ms'; INSERT INTO t VALUES (2)")
+            passed += 1
+        thread.join()
+        assert len(failed) == 1
+        assert passed > 1
+        writer.commit()
+        in_short_attempts(connection, lambda: connection.execute("ALTER TABLE public.t ADD n int"))
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("2s",)

@@ -12,6 +12,7 @@ from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey, TableName, lock_parents, orphans, read_foreign_keys, refers
 from trueup.db.names import display_name
 from trueup.db.statements import load
+from trueup.db.table_lock import in_short_attempts
 from trueup.errors import QueryError
 from trueup.rows.fetch import among
 from trueup.rows.keys import KeyValues, literals, ordered
@@ -79,7 +80,8 @@ def lock_for_deferrable(connection: Connection, spec: TableSpec) -> None:
     Its trigger is silenced, and `check_references` cannot see the same value in a row that is not committed yet.
     """
     if any(deferrable_constraints(connection, spec, kinds=("p", "u"))):
-        connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table_name(spec)))
+        lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table_name(spec))
+        in_short_attempts(connection, lambda: connection.execute(lock))
 
 
 def table_and_ancestors(connection: Connection, spec: TableSpec) -> list[TableName]:

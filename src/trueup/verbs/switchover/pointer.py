@@ -364,8 +364,7 @@ def remove(connection: Connection, sync: str) -> None:
     if one_value(connection.execute(statement("is_last"))):
         connection.execute(statement("remove"))
         drop_schema_if_empty(connection, FUNCTIONS_SCHEMA)
-    if one_value(connection.execute(statement("schema_is_empty"))):
-        connection.execute("DROP SCHEMA trueup")
+    drop_schema_if_empty(connection, "trueup")
 
 
 def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tuple[Pointer, Pointer]:

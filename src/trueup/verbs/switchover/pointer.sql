@@ -350,11 +350,6 @@ DROP FUNCTION IF EXISTS trueup.switchover_changed(text);
 DROP TABLE IF EXISTS trueup.switchover_lock;
 DROP TABLE IF EXISTS trueup.switchover;
 
--- name: schema_is_empty
-SELECT to_regnamespace('trueup') IS NOT NULL
-   AND NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('trueup'))
-   AND NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = to_regnamespace('trueup'))
-
 -- name: relations
 -- A table and all its partitions (which can be written to directly), and whether their guard is enabled.
 SELECT n.nspname::text, c.relname::text, coalesce(g.tgenabled::text, '')

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from psycopg import sql
 
@@ -31,6 +32,7 @@ from trueup.capture.triggers.readers import Mark, Reader
 from trueup.capture.triggers.session import Session
 from trueup.db.durable import durable_transaction
 from trueup.db.statements import load
+from trueup.db.table_lock import in_short_attempts
 from trueup.errors import CheckFailed, QueryError
 from trueup.verbs.validate.log import FULL_CHECK
 from trueup.verbs.validate.meta import Stored
@@ -181,7 +183,8 @@ class TubeSource:
         """Detach a table; `triggers` are statements that drop triggers with other functions than those of the tube."""
         with self._session.errors():
             for statement in triggers:
-                self._session.connection.execute(sql.SQL(statement))  # type: ignore[arg-type, unused-ignore]
+                drop = sql.SQL(statement)  # type: ignore[arg-type, unused-ignore]
+                in_short_attempts(self._session.connection, partial(self._session.connection.execute, drop))
         tube_functions.detach(self._session, self._name, name)
 
     def _ensure(self, *, is_new: bool) -> dict[str, str]:

@@ -75,6 +75,7 @@ bench: install
 	@$(BIN)/python bench/tube.py
 	@$(BIN)/python bench/validate.py
 	@$(BIN)/python bench/since_proof.py
+	@$(BIN)/python bench/key_ranges.py
 	@$(BIN)/python bench/switchover.py
 	@$(BIN)/python bench/repair.py
 	@$(BIN)/python bench/handover.py

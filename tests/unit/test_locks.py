@@ -51,7 +51,7 @@ LIMITS = {
     "verbs/doctor/tables.py": (1, "NOWAIT"),
     "verbs/repair/order.py": (1, _TEXT),
     "verbs/switchover/fence.py": (1, "the pause of a switchover: its budget"),
-    "verbs/switchover/guard.py": (3, "_with_retries: attempts of 200 ms"),
+    "verbs/switchover/guard.py": (5, "_with_retries: attempts of 200 ms"),
     "verbs/switchover/hold.py": (1, "ACCESS SHARE, attempts of 100 ms"),
     "verbs/switchover/pointer.py": (3, "guard.remove_pointer: attempts of 200 ms; LOCK: the pause"),
     "verbs/switchover/pointer.sql": (10, "guard.remove_pointer: attempts of 200 ms; LOCK: by who opens a database"),

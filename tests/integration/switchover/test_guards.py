@@ -13,7 +13,7 @@ from psycopg import sql
 
 from support.fixtures import Databases, FreshServer
 from support.pointer import TABLES, TOKEN, fenced, move, prepare
-from support.switchover import ROWS, SCHEMA, Moving
+from support.switchover import ROWS, SCHEMA, Moving, begin
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
@@ -25,7 +25,7 @@ from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import EXECUTE, SwitchoverRequest
-from trueup.verbs.switchover.status import status
+from trueup.verbs.switchover.status import status, status_text
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope, SyncRequest
@@ -256,3 +256,69 @@ def _forbidden(connection: psycopg.Connection) -> list[str]:
                 connection.execute(statement.encode())
             done.append(statement)
     return done
+
+
+def test_partitions_that_are_created_later_are_closed_too(databases: Databases) -> None:
+    """Of a loader that still runs on the closed database, without an event trigger; and the way back works."""
+    old, new = databases(2)
+    for database in (old, new):
+        database.execute(
+            "CREATE TABLE q (id int PRIMARY KEY); CREATE TABLE p (a int, b int, v int, PRIMARY KEY (a, b))"
+            " PARTITION BY LIST (a);"
+            "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);"
+            "CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2) PARTITION BY LIST (b);"
+        )
+    old.execute("INSERT INTO p SELECT 1, i FROM generate_series(1, 50) i")
+    moving = begin(old, new)
+    moving.prepare()
+    assert "it accepts writes, and trueup switchover status names it" in str(moving.execute().unchecked)
+    old.execute("CREATE TABLE p3 PARTITION OF p FOR VALUES IN (3); CREATE TABLE p21 PARTITION OF p2 FOR VALUES IN (1)")
+    old.execute("CREATE TABLE p4 (LIKE p INCLUDING ALL); ALTER TABLE p ATTACH PARTITION p4 FOR VALUES IN (4)")
+    writes = ["INSERT INTO p VALUES (3, 1, 0)", "INSERT INTO p3 VALUES (3, 2, 0)", "INSERT INTO p21 VALUES (2, 1, 0)"]
+    writes += ["INSERT INTO p4 VALUES (4, 1, 0)", "COPY p3 FROM PROGRAM 'echo 3,1,1' (FORMAT csv)"]
+    # A session of another role that claims to be the sync is none.
+    claims = f"{moving.as_sync()} SET session_replication_role = replica;"
+    old.execute("CREATE ROLE loader_28; GRANT INSERT ON p3 TO loader_28")
+    try:
+        with psycopg.connect(old.uri) as loader:
+            loader.execute(claims.encode())
+            loader.execute("SET SESSION AUTHORIZATION loader_28")
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="new is in use"):
+                loader.execute("INSERT INTO p3 VALUES (3, 7, 0)")
+    finally:
+        old.execute("DROP OWNED BY loader_28; DROP ROLE loader_28")
+    for write in writes:
+        assert not accepts(old, write), write
+    seen = status(moving.request())
+    added = ("public.p21", "public.p3", "public.p4")
+    assert seen.first.added == tuple((name, False) for name in added)
+    assert "    public.p3 was created on old after it was closed\n" in status_text(seen)
+    assert not seen.second.added
+    # What is not closed is named: a table that is created again, and one whose trigger per row was disabled.
+    old.execute("ALTER TABLE q RENAME TO q_old; CREATE TABLE q (LIKE q_old INCLUDING ALL)")
+    assert "public.q was created on old after it was closed, and accepts writes" in status_text(
+        status(moving.request())
+    )
+    old.execute("DROP TABLE q; ALTER TABLE q_old RENAME TO q")
+    old.execute("ALTER TABLE p3 DISABLE TRIGGER trueup_rows_main")
+    assert ("public.p3", True) in status(moving.request()).first.added
+    old.execute("ALTER TABLE p3 ENABLE ALWAYS TRIGGER trueup_rows_main")
+    new.execute("INSERT INTO p VALUES (1, 100, 1); UPDATE p SET v = 2 WHERE b < 5; DELETE FROM p WHERE b = 7")
+    # A rehearsal of the way back leaves the closed database closed.
+    old.execute("DROP TABLE p3, p4, p21")
+    moving.run_sync_back()
+    moving.rehearse(rollback=True)
+    old.execute("CREATE TABLE p3 PARTITION OF p FOR VALUES IN (3)")
+    assert not accepts(old, writes[0])
+    old.execute("DROP TABLE p3")
+    moving.rollback()
+    assert moving.differences(["p"]) == []
+    for database in (old, new):
+        database.execute("CREATE TABLE p3 PARTITION OF p FOR VALUES IN (3)")
+        assert accepts(database, writes[0]) == (database is old)
+    row_guards = "SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'trueup_rows_main' AND tgparentid = 0"
+    assert (old.execute(row_guards), new.execute(row_guards)) == ([], [("p",)])
+    ending.reset(moving.request())
+    for database in (old, new):
+        assert accepts(database, writes[0])
+        assert database.execute("SELECT 1 FROM pg_trigger WHERE tgname ~ '^trueup_(rows|guard)_'") == []

@@ -123,6 +123,7 @@ def _guard_all(request: SwitchoverRequest, connection: Connection, ends: tuple[C
     if known:
         names = [(schema.text, table.text) for schema, table in map(parse_table_name, known[0].tables)]
         guard.install(connection, names, request.sync, timeout=request.timeout)
+        guard.close(connection, request.sync, timeout=request.timeout)
 
 
 def _closed_text(request: SwitchoverRequest, node: Node, connection: Connection) -> str:

@@ -1,4 +1,8 @@
-"""Guards: triggers that make every writer take the shared lock, and refuse writes to a database that is not in use."""
+"""Guards: triggers that make every writer take the shared lock, and refuse writes to a database that is not in use.
+
+A trigger per statement is not inherited by partitions that are created later, a trigger per row is. So the partitioned
+tables of a closed database have both. The database in use has no trigger per row, because each row would pay for it.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,11 @@ def trigger(sync: str) -> str:
     return f"trueup_guard_{sync}"
 
 
+def row_trigger(sync: str) -> str:
+    """Return the name of the triggers per row of a sync."""
+    return f"trueup_rows_{sync}"
+
+
 def unguarded(connection: Connection, tables: Iterable[TableName], sync: str) -> list[TableName]:
     """Return the tables and partitions without a guard of the sync that fires for every statement."""
     relations: list[TableName] = []
@@ -52,6 +61,32 @@ def install(connection: Connection, tables: Iterable[TableName], sync: str, *, t
     return len(names)
 
 
+def close(connection: Connection, sync: str, *, timeout: float) -> None:
+    """Guard each row of the partitioned tables, and so of later partitions, if this database is closed."""
+    values = {"sync": sync, "trigger": row_trigger(sync)}
+    for schema, table, sync_id, owner in connection.execute(statement("without_row_guard"), values).fetchall():
+        # The sync writes without a call per row. Any role can set the setting: see the function.
+        create = sql.SQL(
+            "CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW"
+            " WHEN (pg_catalog.current_setting('trueup.sync', true) IS DISTINCT FROM {id}"
+            " OR NOT pg_catalog.pg_has_role(session_user, {owner}::pg_catalog.name, 'MEMBER'))"
+            " EXECUTE FUNCTION trueup.switchover_guard({sync}); ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}"
+        ).format(
+            trigger=sql.Identifier(row_trigger(sync)),
+            table=sql.Identifier(schema, table),
+            id=sql.Literal(sync_id),
+            owner=sql.Literal(owner),
+            sync=sql.Literal(sync),
+        )
+        _with_retries(connection, display_name(schema, table), timeout, partial(connection.execute, create))
+
+
+def lift(connection: Connection, sync: str, *, timeout: float) -> None:
+    """Remove the triggers per row, from a database that is to be opened; that of a partition goes with its table's."""
+    found = connection.execute(statement("row_guards"), {"trigger": row_trigger(sync)}).fetchall()
+    _drop(connection, row_trigger(sync), [(schema, table) for schema, table in found], timeout)
+
+
 def count(connection: Connection, sync: str) -> int:
     """Return the number of guards of a sync."""
     return len(connection.execute(statement("guarded"), {"trigger": trigger(sync)}).fetchall())
@@ -59,13 +94,16 @@ def count(connection: Connection, sync: str) -> int:
 
 def remove(connection: Connection, sync: str, *, timeout: float) -> int:
     """Remove all guards of a sync; return how many."""
+    lift(connection, sync, timeout=timeout)
     guarded = connection.execute(statement("guarded"), {"trigger": trigger(sync)}).fetchall()
-    for schema, table in guarded:
-        drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(
-            sql.Identifier(trigger(sync)), sql.Identifier(schema, table)
-        )
-        _with_retries(connection, (schema, table), timeout, partial(connection.execute, drop))
+    _drop(connection, trigger(sync), [(schema, table) for schema, table in guarded], timeout)
     return len(guarded)
+
+
+def _drop(connection: Connection, name: str, tables: Iterable[TableName], timeout: float) -> None:
+    for table in tables:
+        drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(name), sql.Identifier(*table))
+        _with_retries(connection, table, timeout, partial(connection.execute, drop))
 
 
 def remove_pointer(connection: Connection, sync: str, *, timeout: float) -> None:

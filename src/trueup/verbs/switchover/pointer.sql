@@ -369,3 +369,20 @@ SELECT n.nspname::text, c.relname::text, coalesce(g.tgenabled::text, '')
 SELECT n.nspname::text, c.relname::text
   FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE g.tgname = %(trigger)s AND g.tgfoid = to_regprocedure('trueup.switchover_guard()') ORDER BY 1, 2
+
+-- name: without_row_guard
+-- The partitioned tables of a closed database that have no trigger per row, which their partitions get, with the identity
+-- of the sync and the role whose members may write for it.
+SELECT n.nspname::text, c.relname::text, s.sync_id, f.proowner::regrole::name::text
+  FROM trueup.switchover s, unnest(s.guarded) o (id) JOIN pg_class c ON c.oid = o.id AND c.relkind = 'p'
+  JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_proc f ON f.oid = to_regprocedure('trueup.switchover_guard()')
+ WHERE s.sync = %(sync)s AND s.state = 'use_next'
+   AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = o.id AND i.inhparent = ANY (s.guarded))
+   AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = o.id AND g.tgname = %(trigger)s AND g.tgfoid = f.oid
+                      AND g.tgenabled = 'A')
+ ORDER BY 1, 2
+
+-- name: row_guards
+SELECT n.nspname::text, c.relname::text
+  FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE g.tgname = %(trigger)s AND g.tgfoid = to_regprocedure('trueup.switchover_guard()') AND g.tgparentid = 0 ORDER BY 1, 2

@@ -114,6 +114,7 @@ def prepare(
         _wait_for_prepared(source, min(request.budget, _PREPARED_SECONDS))
         for connection in (source, target):
             guard.install(connection, names, request.sync, timeout=request.timeout)
+        guard.lift(target, request.sync, timeout=request.timeout)
         _prepare_way_back(request, link, is_back=is_back)
         runner = stack.enter_context(Runner(link, sync_request, progress))
         prover = stack.enter_context(Prover(route.source, route.target, link.tables, jobs=request.jobs))

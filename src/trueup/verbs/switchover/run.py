@@ -12,18 +12,25 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
+import psycopg
+
+from trueup.config.model import Node
+from trueup.db.connection import Connection
+from trueup.db.node import error_from_server
 from trueup.engine.failures import environment_errors
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError, TrueupError
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
-from trueup.verbs.switchover import decision, document, pause, pointer
+from trueup.verbs.switchover import decision, document, guard, pause, pointer
 from trueup.verbs.switchover.fence import Fence, open_session
 from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import AFTER, OPEN, PREPARE, Phases
 from trueup.verbs.switchover.prepare import prepare
 from trueup.verbs.switchover.request import EXECUTE, REHEARSE, ROLLBACK, Route, SwitchoverRequest
 
+# Seconds for the guards per row, after the applications have moved.
+_CLOSE_SECONDS = 10.0
 TASK_TYPES = {EXECUTE: "SWITCHOVER", ROLLBACK: "SWITCHOVER_BACK", REHEARSE: "SWITCHOVER_REHEARSAL"}
 
 
@@ -77,6 +84,8 @@ def _move(
         stack.callback(fence.close)
         fence.claim(request.sync)
         target = stack.enter_context(open_session(route.target))
+        # An earlier call may have been killed after its decision.
+        _close(request, route.source, fence.connection)
         if done := decision.repeated(request, route, fence.connection, target):
             return decision.nothing_to_move(outcome, route, done)
         current = pointer.read(fence.connection, request.sync)
@@ -89,6 +98,7 @@ def _move(
         except BaseException as error:
             fence.release()
             decision.release(request.sync, fence, task.task_id, error)
+            _close(request, route.target, target)
             raise
         if route.decides:
             task.written.append(f"{route.target.name} is in use")
@@ -97,4 +107,20 @@ def _move(
         outcome = replace(document.complete(outcome, ready, phases), conditions=conditions, keys=keys)
         with phases.phase(AFTER):
             decision.keep_report(outcome, fence, target)
+            outcome = replace(outcome, remarks=(*outcome.remarks, *_close(request, route.source, fence.connection)))
+            _close(request, route.target, target)
         return replace(outcome, milliseconds=dict(phases.milliseconds))
+
+
+def _close(request: SwitchoverRequest, node: Node, connection: Connection) -> list[str]:
+    """Guard partitions that are created later, if the database is closed; return what is not closed.
+
+    The database is moved or not whatever happens here: what failed is repeated by the next command.
+    """
+    try:
+        if pointer.is_installed(connection):
+            guard.close(connection, request.sync, timeout=min(_CLOSE_SECONDS, request.timeout))
+    except (psycopg.Error, TrueupError) as error:
+        reason = error_from_server(error, node).message
+        return [f"partitions that are created later on {node.name} accept writes: {reason}"]
+    return []

@@ -10,17 +10,19 @@ from trueup.config.visible import as_lines
 from trueup.config.wording import counted
 from trueup.db.connection import one_value
 from trueup.db.lock_holders import describe_session
+from trueup.db.names import display_name
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.engine.failures import environment_errors
 from trueup.errors import NodeError
-from trueup.verbs.switchover import pointer
+from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer, undecided
 from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
 from trueup.verbs.switchover.room import Room, room
+from trueup.verbs.sync import state
 from trueup.verbs.sync.model import LOG_SCHEMA
 from trueup.verbs.sync.status import waiting
 
@@ -60,6 +62,8 @@ class SideStatus:
     room: Room | None = None
     # Other switchovers after which its tables do not accept writes: their sync, and the node in use.
     closed_by: tuple[tuple[str, str], ...] = ()
+    # Partitions and tables that were created in this database after it was closed, and whether they accept writes.
+    added: tuple[tuple[str, bool], ...] = ()
 
     @property
     def is_in_use(self) -> bool:
@@ -156,6 +160,7 @@ class SwitchStatus:
                     "report": side.pointer.report if side.pointer else None,
                     "log_size": asdict(side.room) if side.room else None,
                     "locks": [asdict(held) for held in side.locks],
+                    "added": [{"table": table, "accepts_writes": accepts} for table, accepts in side.added],
                     "waiting": None
                     if side.waiting is None
                     else dict(zip(("entries", "keys", "lag_seconds"), side.waiting, strict=True)),
@@ -187,17 +192,30 @@ def _side(node: Node, sync: str) -> SideStatus:
         statements = load("trueup.verbs.switchover", "status.sql")
         rows = connection.execute(statements["locks"]).fetchall()
         closed_by: list[tuple[str, str]] = []
+        added: list[tuple[str, bool]] = []
         if pointer.is_installed(connection):
             rows += connection.execute(statements["running"], {"sync": sync}).fetchall()
             closed_by = [
                 (str(other), str(node)) for other, node in connection.execute(statements["closed_by"], {"sync": sync})
+            ]
+            known = state.read(connection, sync)
+            names = {
+                **{"sync": sync, "trigger": guard.trigger(sync), "rows": guard.row_trigger(sync)},
+                "tables": [] if known is None else list(known.tables),
+            }
+            added = [
+                (display_name(schema, table), bool(accepts))
+                for schema, table, accepts in connection.execute(statements["added"], names).fetchall()
             ]
         if check_schema(connection, LOG_SCHEMA) and one_value(connection.execute(statements["has_log"])):
             rows += connection.execute(statements["sync"], {"sync": sync}).fetchall()
         locks = tuple(Held(*row) for row in rows)
         stored = pointer.read(connection, sync)
         return SideStatus(
-            node.name, stored, locks, waiting(connection, sync), room=room(connection, sync), closed_by=tuple(closed_by)
+            *(node.name, stored, locks, waiting(connection, sync)),
+            room=room(connection, sync),
+            closed_by=tuple(closed_by),
+            added=tuple(added),
         )
 
 
@@ -217,6 +235,10 @@ def status_text(status: SwitchStatus) -> str:
         elif stored is not None and stored.is_closed:
             text = "closed to writes for good; to open it: trueup switchover finish --reopen-old"
         lines.append(f"  {side.node}: {text}")
+        lines += [
+            f"    {table} was created on {side.node} after it was closed{', and accepts writes' if accepts else ''}"
+            for table, accepts in side.added
+        ]
         if side.waiting is not None and (stored is None or stored.is_in_use):
             entries, keys, lag = side.waiting
             lines.append(

@@ -34,3 +34,18 @@ SELECT 'sync' AS lock, true AS exclusive, true AS granted, a.pid, coalesce(a.use
 -- End an attempt whose process is gone.
 UPDATE trueup.switchover SET state = 'idle', attempt = NULL, phase = 'aborted', changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress'
+
+-- name: added
+-- Tables of a closed database that have no guard per statement, and whether they have none per row: partitions that were
+-- added later, and tables that were created again.
+SELECT DISTINCT n.nspname::text, c.relname::text, NOT EXISTS (
+           SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname = %(rows)s AND g.tgenabled = 'A'
+              AND g.tgfoid = to_regprocedure('trueup.switchover_guard()'))
+  FROM trueup.switchover s,
+       LATERAL (SELECT unnest(s.guarded) UNION SELECT to_regclass(x)::oid FROM unnest(%(tables)s::text[]) x) o (id),
+       LATERAL (SELECT o.id AS relid UNION SELECT p.relid FROM pg_partition_tree(o.id) p) t
+  JOIN pg_class c ON c.oid = t.relid AND c.relkind IN ('r', 'p') JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE s.sync = %(sync)s AND s.state = 'use_next'
+   AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname = %(trigger)s AND g.tgenabled = 'A'
+                      AND g.tgfoid = to_regprocedure('trueup.switchover_guard()'))
+ ORDER BY 1, 2

@@ -16,6 +16,8 @@ from trueup.verbs.sync.link import Link
 # What no check before the decision can show.
 UNKNOWN = (
     "that the old server is still up when it is needed, and has room for the changes that are copied back",
+    "that no table is created again on the closed database: it accepts writes, and trueup switchover status names it"
+    " (partitions that are created later are closed)",
     "how long a rollback takes: that depends on the changes since, which trueup sync run in its direction copies back",
 )
 

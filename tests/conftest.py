@@ -222,9 +222,7 @@ def report_of() -> ReportOf:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Spark]:
     """The shared Spark session of the run; verbs with engine="spark" use it."""
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    from trueup.engine.jvm import stop_session
+    from trueup.engine.jvm import start_callbacks, stop_session
     from trueup.engine.session import lasting_conf, start_session
 
     # Workers import functions of test modules; they do not import from the working folder.
@@ -238,7 +236,7 @@ def spark() -> Iterator[Spark]:
     session = start_session(slots=2, conf=conf)
     # The server for foreachBatch waits with select(), which fails for file descriptors from 1024 on, and every thread
     # of an embedded ClickHouse has three: start it before that number is reached.
-    ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    start_callbacks(session)
     yield session
     stop_session(session)
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from support.fixtures import Databases, OnAll
+from support.fixtures import Databases, OnAll, Spark
+from support.spark_wire import is_served, listening_ports, request_block
+from trueup.config.model import Node
 from trueup.config.process import own_command
+from trueup.engine.envelope import Slice
+from trueup.engine.jvm import own_process
+from trueup.engine.slots import Share
+from trueup.engine.spark import SparkEngine
+from trueup.engine.work import Room, Tasks
+from trueup.nodes.postgres_rows import Packed
 
 SECRET = "q7-Zebra-0451"
 
@@ -108,3 +121,50 @@ def test_no_password_is_visible_to_other_processes(databases: Databases, on_all:
     finally:
         on_all(nodes, "DROP OWNED BY reader")
         nodes[0].execute("DROP ROLE reader")
+
+
+class _KeepsNode:
+    """Work that has the address of a node, as all work has."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __call__(self, task: int, room: Room) -> Iterator[int]:
+        yield task if SECRET in self.node.conninfo else -1
+
+
+def test_other_users_get_nothing_from_a_local_spark(spark: Spark) -> None:
+    """Every user of the machine can connect to its ports; what it sends to workers has passwords."""
+    work = _KeepsNode(Node("n1", f"host=x password={SECRET}"))
+    assert list(SparkEngine(spark, Share(fixed=2), owned=False).run(work, Tasks([1, 2]))) == [1, 2]
+    java = own_process()
+    assert java is not None
+    ports = listening_ports(java.pid)
+    # Two of Spark, and that of PySpark, which does not answer without its token.
+    assert len(ports) >= 3
+    answers = [request_block(port, f"broadcast_{number}_piece0") for port in ports for number in (0, 1, 2)]
+    assert not any(map(is_served, answers)), answers
+    assert sum(bool(kind) for kind, _ in answers) >= 6
+    # The port on which Java calls this process, for streams.
+    callbacks: Any = spark.sparkContext._gateway
+    with socket.create_connection(("127.0.0.1", callbacks._callback_server.port), timeout=5) as connection:
+        connection.sendall(b"c\np0\ntoString\ne\n")
+        with suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+
+
+def test_what_spark_sends_has_no_password(spark: Spark) -> None:
+    work = _KeepsNode(Node("n1", f"host=x password={SECRET}"))
+    for sent in (Slice.of(work, [[1]], keep=False), Packed.of(work)):
+        contents: bytes = getattr(sent, "contents", None) or vars(sent)["_data"]
+        kind, _, path = contents.partition(b":")
+        assert kind == b"file"
+        assert SECRET.encode() not in pickle.dumps(sent)
+        file = Path(os.fsdecode(path))
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        if isinstance(sent, Slice):
+            sent.close()
+            assert not file.exists()
+    before = {each.name for each in file.parent.iterdir()}
+    assert list(SparkEngine(spark, Share(fixed=2), owned=False).run(work, Tasks([1, 2]))) == [1, 2]
+    assert {each.name for each in file.parent.iterdir()} == before

@@ -16,7 +16,7 @@ def check_transport(server: str, hosts: Iterable[str], *, encrypted: str, insecu
 
     For connections with a password and without TLS. `encrypted` is the way to write an encrypted address.
     """
-    remote = [host for host in hosts if not _is_local(host)]
+    remote = [host for host in hosts if not is_local_host(host)]
     if not remote:
         return
     problem = f"the password for {server} would be sent unencrypted to {', '.join(remote)}"
@@ -25,9 +25,9 @@ def check_transport(server: str, hosts: Iterable[str], *, encrypted: str, insecu
     _log.warning("%s, as --insecure allows", problem.replace("would be", "is"))
 
 
-def _is_local(host: str) -> bool:
+def is_local_host(host: str) -> bool:
+    """Whether a name or an address is one of this machine; a path is a Unix socket."""
     name = host.lower().rstrip(".")
-    # A path is a Unix socket.
     if not name or name.startswith("/") or name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from trueup.engine.archive import PART, Archive, remove_parts
-from trueup.engine.jvm import end_session
+from trueup.engine.jvm import end_session, start_callbacks
 from trueup.engine.scratch import ScratchFolder
 from trueup.engine.session import start_to_archive
 
@@ -39,6 +39,7 @@ def _run_jobs(session: SparkSession, folder: str) -> None:
     joined.selectExpr("*", "row_number() OVER (PARTITION BY k ORDER BY id) AS n").write.parquet(f"{folder}/joined")
     session.read.parquet(f"{folder}/joined").limit(3).collect()
     stream = session.readStream.schema("id bigint").parquet(f"{folder}/rows")
+    start_callbacks(session)
     writer = stream.writeStream.foreachBatch(_batch).trigger(availableNow=True)
     query = writer.option("checkpointLocation", f"{folder}/stream").start()
     query.awaitTermination(60)

@@ -14,7 +14,8 @@ from trueup.engine.launch import Launch
 from trueup.engine.local import LocalEngine
 from trueup.engine.memory import check_memory_for_spark
 from trueup.engine.python import use_this_python
-from trueup.engine.session import existing_session, is_here, start_session
+from trueup.engine.sealed import is_here
+from trueup.engine.session import existing_session, start_session
 from trueup.engine.slots import Share, cores_here
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Engine

@@ -14,6 +14,7 @@ from trueup import __version__
 from trueup.db.reader import close_idle
 from trueup.engine.failures import INSTALL, REFUSED
 from trueup.engine.garbage import freeze_imports
+from trueup.engine.sealed import remove, sealed, unsealed
 from trueup.engine.stalls import beat
 from trueup.engine.work import Finished, Room, Work, check_finished, perform
 from trueup.errors import EngineError
@@ -29,19 +30,25 @@ FINISHED = pickle.dumps(Finished(), pickle.HIGHEST_PROTOCOL)
 class Slice:
     """What a Python worker runs: the tasks of its slice; answers are Arrow batches of pickled objects."""
 
-    def __init__(self, version: str, work: bytes, deals: Sequence[bytes], file: str = "") -> None:
+    def __init__(self, version: str, contents: bytes, slices: int, file: str = "") -> None:
         self.version = version
-        self.work = work
-        self.deals = deals
+        # The work and the deals, or the file that has them.
+        self.contents = contents
+        self.slices = slices
         self.file = file
 
     @classmethod
     def of(cls, work: Work[Any], deals: Sequence[Sequence[Any]], *, keep: bool, file: str = "") -> Slice:
         """Pack the tasks of a wave, one list per slice; `keep` the sessions with the nodes for the next wave.
 
-        The end of each task is recorded in `file`, if there is one.
+        The end of each task is recorded in `file`, if there is one. When the job has ended, `close` it.
         """
-        return cls(__version__, packed((work, keep)), [packed(deal) for deal in deals], file)
+        contents = pickle.dumps((packed((work, keep)), [packed(deal) for deal in deals]), pickle.HIGHEST_PROTOCOL)
+        return cls(__version__, sealed(contents), len(deals), file)
+
+    def close(self) -> None:
+        """Remove the file of the contents, if there is one."""
+        remove(self.contents)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reason = _reason_to_refuse(self.version)
@@ -50,10 +57,11 @@ class Slice:
             yield _batch([reason.encode()])
             return
         freeze_imports()
-        work, keep = unpacked(self.work)
+        packed_work, deals = pickle.loads(unsealed(self.contents))
+        work, keep = unpacked(packed_work)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _results(work, unpacked(self.deals[number]), self.file)
+                yield from _results(work, unpacked(deals[number]), self.file)
         if not keep:
             close_idle()
 

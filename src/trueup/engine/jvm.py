@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import signal
 import socket
 import subprocess
@@ -49,6 +50,25 @@ class AccumulatorServer(Protocol):
 
     def shutdown(self) -> None:
         """Stop reading."""
+
+
+def start_callbacks(session: SparkSession) -> None:
+    """Start the server through which Java calls this process (foreachBatch), unless it runs.
+
+    PySpark starts one that accepts every user of the machine: here both sides have a token.
+    """
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    gateway: Any = session.sparkContext._gateway
+    if gateway.__dict__.get("_callback_server") is not None:
+        return
+    token = gateway.callback_server_parameters.auth_token = secrets.token_hex(32)
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    # The client of Java loses its token when it gets the port of the server.
+    client = gateway.java_gateway_server.getCallbackClient()
+    field = client.getClass().getSuperclass().getDeclaredField("authToken")
+    field.setAccessible(True)
+    field.set(client, token)
 
 
 class _Own:

@@ -17,6 +17,8 @@ class ScratchFolder:
     """A temporary folder with a lock that the system releases when the process ends, however it ends."""
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        # Another folder that is removed with this one.
+        self.also: ScratchFolder | None = None
         remove_abandoned(prefix, parent)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
@@ -37,6 +39,8 @@ class ScratchFolder:
         """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+        if self.also is not None:
+            self.also.close()
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from trueup.engine.jvm import (
 from trueup.engine.launch import Launch
 from trueup.engine.python import compiled_python
 from trueup.engine.scratch import ScratchFolder, closing_on_error
+from trueup.engine.sealed import is_here
 from trueup.errors import EngineError
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ _LOCAL = {
     " -Xshare:auto -Xss512k",
     "spark.driver.host": _LOOPBACK,
     "spark.driver.bindAddress": _LOOPBACK,
+    # Every user of the machine can connect: without the secret, which Spark makes, it would run what they send, and
+    # give them what it has sent to its workers.
+    "spark.authenticate": "true",
     "spark.ui.enabled": "false",
     # Spark remembers what it has run, also without its page: a stream runs millions of jobs.
     "spark.ui.retainedJobs": "200",
@@ -89,6 +93,7 @@ _END_SECONDS = 5.0
 LEAST_SECONDS = 120.0
 # The prefix of the folders for temporary files of Java.
 _FILES = "trueup-files-"
+_SOCKETS = "trueup-sockets-"
 # The path of a Unix socket has at most 103 bytes on some systems; its name has 42.
 _LONGEST_FOLDER = 60
 
@@ -186,11 +191,6 @@ def _prepare() -> None:
     # Errors are raised as TrueupError; these loggers would print them again.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def is_here(master: str, remote: str = "") -> bool:
-    """Whether the Python workers run on this machine."""
-    return not remote and (not master or re.match(r"local(\[|$)", master) is not None)
 
 
 def _check_mode() -> None:
@@ -307,9 +307,9 @@ def _launch(master: str, settings: Mapping[str, str], launch: Launch, options: s
                 forget_ended()
                 if SparkContext._gateway is None:
                     files = ScratchFolder(_FILES)
-                    settings = _with_sockets(settings, files.path)
                     python = compiled_python() if is_here(master) else ""
                     options = f"{_temporary(files.path)} {options}".strip()
+                    settings = _with_sockets(settings, files)
                     is_local = master.startswith("local")
                     prepared = _start_settings(folder.path, settings, options, python, is_local=is_local)
                     # The log of the JVM is shown only if it fails to start.
@@ -349,11 +349,16 @@ def _temporary(folder: Path) -> str:
     return f"-Djava.io.tmpdir={shlex.quote(str(folder))}" if can_be_passed(folder) else ""
 
 
-def _with_sockets(settings: Mapping[str, str], folder: Path) -> Mapping[str, str]:
-    """Return the settings, with another folder for Unix sockets if the path of this one is too long for them."""
-    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+def _with_sockets(settings: Mapping[str, str], files: ScratchFolder) -> Mapping[str, str]:
+    """Return the settings, with another folder for Unix sockets if the path of this one is too long for them.
+
+    Python workers run what they get from a socket, so only this user may open the folder.
+    """
+    if len(os.fsencode(files.path)) <= _LONGEST_FOLDER and can_be_passed(files.path):
         return settings
-    return {"spark.python.unix.domain.socket.dir": "/tmp", **settings}
+    sockets = ScratchFolder(_SOCKETS, Path("/tmp"))
+    files.also = sockets
+    return {"spark.python.unix.domain.socket.dir": str(sockets.path), **settings}
 
 
 @contextmanager

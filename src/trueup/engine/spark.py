@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -125,8 +125,7 @@ class SparkEngine:
         """Run one slice per deal; return the packed answers, in batches."""
         self.jobs += 1
         try:
-            with self.watched() as job:
-                packed = Slice.of(work, deals, keep=keep, file=job.path)
+            with self.watched() as job, closing(Slice.of(work, deals, keep=keep, file=job.path)) as packed:
 
                 def run_job() -> Sequence[Any]:
                     # A tag is one of the thread.
@@ -148,7 +147,7 @@ class SparkEngine:
 
     def collected(self, packed: Slice) -> Sequence[Any]:
         """Run the slices as one job; return the packed answers, in batches. After Ctrl-C, it waits for the job."""
-        slices = len(packed.deals)
+        slices = packed.slices
         frame = self.session.range(0, slices, 1, slices).mapInArrow(packed, "result binary")
         batches: Sequence[Any] = frame.toArrow().column(0).chunks
         return batches
@@ -173,7 +172,8 @@ class SparkEngine:
         """
         self.jobs += 1
         try:
-            self.collected(Slice.of(work, [()] * self.slots, keep=False))
+            with closing(Slice.of(work, [()] * self.slots, keep=False)) as packed:
+                self.collected(packed)
         except Exception as error:
             raise failed_job(error) from error
 

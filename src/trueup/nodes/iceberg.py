@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.engine.envelope import packed, unpacked
 from trueup.engine.garbage import freeze_imports
+from trueup.engine.sealed import sealed, unsealed
 from trueup.errors import CheckFailed, ConfigError, NodeError
 from trueup.nodes.base import Moment
 from trueup.nodes.tables import TableSource
@@ -47,7 +48,8 @@ class IcebergSource:
         tasks = list(scan.plan_files()) if self._snapshot is not None else []
         if not tasks:
             return session.createDataFrame([], schema)
-        work = ReadFiles([packed((table.metadata, table.io, projected, [task])) for task in tasks], _arrow(schema))
+        files = [packed((table.metadata, table.io, projected, [task])) for task in tasks]
+        work = ReadFiles(sealed(packed(files)), _arrow(schema))
         return session.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, schema)
 
     def moment(self, node: str) -> Moment:
@@ -70,8 +72,8 @@ def source_of(name: str, session: SparkSession) -> TableSource | IcebergSource:
 class ReadFiles:
     """What a Python worker runs: it reads the files of its numbers."""
 
-    def __init__(self, files: Sequence[bytes], schema: bytes) -> None:
-        # Packed, so that no secret of a store is readable where Spark shows or logs a function.
+    def __init__(self, files: bytes, schema: bytes) -> None:
+        # Sealed: no secret of a store is readable where Spark shows, logs or serves a function.
         self._files = files
         self._schema = schema
 
@@ -82,9 +84,10 @@ class ReadFiles:
 
         freeze_imports()
         wanted: pa.Schema = unpacked(self._schema)
+        files: Sequence[bytes] = unpacked(unsealed(self._files))
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                metadata, io, projected, tasks = unpacked(self._files[number])
+                metadata, io, projected, tasks = unpacked(files[number])
                 for read in ArrowScan(metadata, io, projected, AlwaysTrue()).to_record_batches(tasks):
                     yield from pa.Table.from_batches([read]).cast(wanted).to_batches()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +15,9 @@ from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.db.arrow import View, stream
+from trueup.engine.envelope import packed, unpacked
 from trueup.engine.garbage import freeze_imports
+from trueup.engine.sealed import sealed, unsealed
 from trueup.rows.canonical import decode_row, text_of
 from trueup.rows.spec import ValueClass
 
@@ -33,7 +33,7 @@ _LOOK = 0.5
 
 
 class Packed:
-    """Work of a Python worker of Spark, compressed: no address is readable where Spark shows or logs a function."""
+    """Work of a Python worker of Spark: no address is readable where Spark shows, logs or serves a function."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -41,10 +41,10 @@ class Packed:
     @classmethod
     def of(cls, work: object) -> Packed:
         """Return the work of an object with a method `run`."""
-        return cls(zlib.compress(pickle.dumps(work, pickle.HIGHEST_PROTOCOL), 1))
+        return cls(sealed(packed(work)))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        work = pickle.loads(zlib.decompress(self._data))
+        work = unpacked(unsealed(self._data))
         freeze_imports()
         return work.run(batches)  # type: ignore[no-any-return]
 

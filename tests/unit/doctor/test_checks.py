@@ -192,6 +192,35 @@ def test_workers_that_differ_from_the_driver() -> None:
     assert [each.level for each in spark.check_worker(here)] == ["OK"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "conf", "worker", "texts"),
+    [
+        ({}, {"spark.authenticate": "true"}, {}, []),
+        ({}, {}, {}, ["spark.authenticate is not set: everyone who can connect"]),
+        ({"master": "spark://h:7077"}, {}, {"socket": "open"}, ["spark.authenticate is not set", "other users of"]),
+        ({"master": "yarn"}, {"spark.authenticate": "true"}, {}, ["spark.network.crypto.enabled is not set"]),
+        ({"master": "yarn"}, {"spark.authenticate": "true", "spark.ssl.rpc.enabled": "true"}, {}, []),
+        (
+            {"remote": "sc://h:15002"},
+            {"spark.authenticate": "true"},
+            {},
+            ["spark.network.crypto", "passwords of nodes"],
+        ),
+        ({"remote": "sc://h/;use_ssl=true"}, {"spark.authenticate": "true", "spark.ssl.rpc.enabled": "true"}, {}, []),
+        ({"remote": "sc://127.0.0.1:1"}, {"spark.authenticate": "true", "spark.ssl.rpc.enabled": "true"}, {}, []),
+    ],
+)
+def test_a_spark_that_others_can_read_passwords_from(
+    settings: dict[str, Any], conf: dict[str, str], worker: dict[str, str], texts: list[str]
+) -> None:
+    known = {**dict.fromkeys(spark.PROTECTING, "false"), **conf}
+    found = [each for each in spark.check_protection(SparkSettings(**settings), known, worker) if each.level != "OK"]
+    assert len(found) == len(texts)
+    for each, text in zip(found, texts, strict=True):
+        assert each.level == "WARN"
+        assert each.message.startswith(text)
+
+
 @pytest.mark.parametrize("address", ["spark://127.0.0.1:{port}", "sc://127.0.0.1:{port}/;token=secret-word"])
 def test_a_cluster_that_cannot_be_reached(address: str) -> None:
     """Reported at once, not after the 90 seconds that Spark would retry."""

@@ -38,7 +38,7 @@ TASKS: list[tuple[ModuleType, Callable[[], Any]]] = [
     (tasks, lambda: next(tasks.JudgeKeys(None)(iter(())))),  # type: ignore[arg-type]
     (postgres_rows, lambda: postgres_rows.Packed.of(_Idle())(iter(()))),
     (spark_rows, _compared),
-    (iceberg, lambda: next(iceberg.ReadFiles([], b"")(iter(())))),
+    (iceberg, lambda: next(iceberg.ReadFiles(b"", b"")(iter(())))),
     (table, lambda: next(table.TrueupReader.__new__(table.TrueupReader).read(None))),  # type: ignore[arg-type]
     (changes, lambda: next(changes.ChangesReader.__new__(changes.ChangesReader).read(None))),  # type: ignore[arg-type]
     (tube, lambda: next(tube.TubeStreamReader.__new__(tube.TubeStreamReader).read(None))),  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import socket
@@ -11,9 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+from urllib.parse import urlsplit
 
+from trueup.config.settings import SparkSettings
+from trueup.config.transport import is_local_host
 from trueup.engine.choose import EngineStarter
 from trueup.engine.java import JavaHome
+from trueup.engine.sealed import is_here
 from trueup.engine.work import Failure, Room, Tasks
 from trueup.errors import EngineError, TrueupError
 from trueup.verbs.doctor.guarded import Background, Overdue
@@ -23,6 +28,10 @@ from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, graded, ok, 
 # Spark stops trying to reach a master that does not answer after one minute.
 SPARK_SECONDS = 150.0
 CONNECT_SECONDS = 5.0
+# What keeps the addresses of nodes, which Spark sends to its workers, from others.
+_AUTHENTICATE = "spark.authenticate"
+_ENCRYPTING = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
+PROTECTING = (_AUTHENTICATE, *_ENCRYPTING)
 _COMPARED = ("trueup", "psycopg", "pandas", "pyarrow")
 
 
@@ -38,6 +47,8 @@ class SparkTest:
     worked: float
     spark: str
     worker: Mapping[str, str]
+    # The values of PROTECTING.
+    conf: Mapping[str, str]
 
 
 def is_enabled(request: DoctorRequest) -> bool:
@@ -68,7 +79,9 @@ def try_out(request: DoctorRequest, java: Background[JavaHome]) -> SparkTest:
         for result in results:
             if isinstance(result, Failure):
                 raise result.error
-        return SparkTest(started - before, worked - started, str(engine.session.version), results[0])
+        session = engine.session
+        conf = {name: str(session.conf.get(name, "false")).lower() for name in PROTECTING}
+        return SparkTest(started - before, worked - started, str(session.version), results[0], conf)
 
 
 def _check_address(url: str) -> None:
@@ -111,6 +124,37 @@ def check(request: DoctorRequest, started: Background[SparkTest] | None) -> Iter
     took = f"started in {test.started:.1f} s, ran a task in {test.worked:.1f} s"
     yield ok("spark", _target(request), f"Spark {test.spark} {took}")
     yield from check_worker(test.worker)
+    yield from check_protection(request.spark, test.conf, test.worker)
+
+
+def check_protection(spark: SparkSettings, conf: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Finding]:
+    """Warn if others can read the passwords that Spark sends to its workers, or run code in them."""
+    target = "remote" if spark.remote else "master" if spark.master else HERE
+    see = "; see docs/clusters.md"
+    is_local = is_here(spark.master, spark.remote)
+    if conf[_AUTHENTICATE] != "true":
+        text = "everyone who can connect to the driver or an executor can run code there and read passwords of nodes"
+        cure = f"set {_AUTHENTICATE} and its secret where the master and the workers are started, and in [spark.conf]"
+        if is_local:
+            cure = f"remove {_AUTHENTICATE} from [spark.conf] and from the defaults of Spark"
+        yield warn("spark", target, f"{_AUTHENTICATE} is not set: {text}", cure + see)
+    elif not is_local and not any(conf[name] == "true" for name in _ENCRYPTING):
+        text = "passwords of nodes are sent unencrypted between the driver and the executors"
+        yield warn("spark", target, f"{_ENCRYPTING[0]} is not set: {text}", f"set it in [spark.conf]{see}")
+    else:
+        yield ok("spark", target, "connections between the driver and the executors are protected by a secret")
+    if spark.remote and not _is_encrypted(spark.remote):
+        text = "passwords of nodes are sent unencrypted to the Spark Connect server"
+        yield warn("spark", target, text, f"add ;use_ssl=true to the address{see}")
+    if worker.get("socket") == "open":
+        text = "other users of the machines of the executors can connect to Python workers, and run code in them"
+        yield warn("spark", "workers", text, f"start the executors with the umask 077{see}")
+
+
+def _is_encrypted(remote: str) -> bool:
+    """Whether a Spark Connect server is reached through TLS, or on this machine."""
+    host = urlsplit(remote).hostname or ""
+    return "use_ssl=true" in remote.lower() or is_local_host(host)
 
 
 def check_worker(worker: Mapping[str, str]) -> Iterator[Finding]:
@@ -128,7 +172,18 @@ def check_worker(worker: Mapping[str, str]) -> Iterator[Finding]:
 
 def _describe(task: object, room: Room) -> Iterable[dict[str, str]]:
     """Return the versions of the worker; the task of the test."""
-    return [installed_versions()]
+    return [{**installed_versions(), "socket": _socket()}]
+
+
+def _socket() -> str:
+    """Return "open" if other users can connect to the socket that Python workers of this machine are started by."""
+    folder = os.environ.get("PYTHON_WORKER_FACTORY_SOCK_DIR")
+    if not folder or not os.stat(folder).st_mode & 0o011:
+        return "private"
+    mask = os.umask(0o077)
+    os.umask(mask)
+    # To connect, a user needs the right to write.
+    return "private" if mask & 0o022 == 0o022 else "open"
 
 
 def installed_versions() -> dict[str, str]:

@@ -24,10 +24,12 @@ from trueup.capture.log.syncer import SyncerLimit
 from trueup.config.model import Node
 from trueup.db.connection import address_of
 from trueup.db.reader import close_idle
+from trueup.engine.envelope import packed
 from trueup.engine.failures import failed_job
-from trueup.engine.jvm import why_ended, within
+from trueup.engine.jvm import start_callbacks, why_ended, within
 from trueup.engine.local import LocalEngine
 from trueup.engine.scratch import ScratchFolder
+from trueup.engine.sealed import sealed_meanwhile
 from trueup.engine.spark import SparkEngine
 from trueup.engine.stalls import Job
 from trueup.errors import CheckFailed, EngineError, NodeError, TrueupError
@@ -242,11 +244,12 @@ class Stream:
         partitions = max(1, min(self._engine.slots, most - STREAM_CONNECTIONS - has_own))
         slots, self._local.slots = self._local.slots, 1
         try:
-            with self._engine.watched(self._reading) as job:
+            with self._engine.watched(self._reading) as job, ExitStack() as files:
                 # Before the tasks read rows.
                 moment = validator.capture.moment() if validator.capture is not None else None
+                with_proven = moment is not None
                 results = judge_frame(
-                    validator, turn.frame, partitions=partitions, file=job.path, with_proven=moment is not None
+                    validator, turn.frame, files, partitions=partitions, file=job.path, with_proven=with_proven
                 )
                 turn.begin(lambda: _parts(results, partitions))
                 generation = validator.scrubber.generation
@@ -301,6 +304,7 @@ class Stream:
             "start": lsn_text(validator.positions.read), "advance": "false", "positions": "true",
             "max_bytes": str(_MAX_BYTES),
         }  # fmt: skip
+        start_callbacks(session)
         stream = session.readStream.format("trueup_changes").options(**options).load()
         writer = stream.writeStream.foreachBatch(lambda frame, number: self._batch(frame))
         writer = writer.option("checkpointLocation", str(self._folder.path / str(self._number)))
@@ -322,19 +326,27 @@ class _Stopped(Exception):
 
 
 def judge_frame(
-    validator: Validator, frame: DataFrame, *, partitions: int, file: str = "", with_proven: bool = False
+    validator: Validator,
+    frame: DataFrame,
+    files: ExitStack,
+    *,
+    partitions: int,
+    file: str = "",
+    with_proven: bool = False,
 ) -> DataFrame:
-    """Return the results of Spark tasks that judge a batch; the tasks record in `file` that they work."""
+    """Return the results of Spark tasks that judge a batch; they record in `file` that they work.
+
+    Until `files` is closed.
+    """
     sessions, positions, checker = validator.sessions, validator.positions, validator.checker
     limit = sessions.settings.max_rows_per_second
-    work = JudgeKeys(
-        Judging(
-            dict(validator.tables.pairs), positions.read, _reachable(validator), sessions.application,
-            sessions.settings.timeout, sessions.settings.float_tolerance,
-            bool(with_proven or checker.pending or checker.errors),
-            validator.scrubber.untouched_cuts(), limit / partitions, file,
-        )
+    judging = Judging(
+        dict(validator.tables.pairs), positions.read, _reachable(validator), sessions.application,
+        sessions.settings.timeout, sessions.settings.float_tolerance,
+        bool(with_proven or checker.pending or checker.errors),
+        validator.scrubber.untouched_cuts(), limit / partitions, file,
     )  # fmt: skip
+    work = JudgeKeys(files.enter_context(sealed_meanwhile(packed(judging))))
     return frame.select(*COLUMNS).repartition(partitions, "table", "key").mapInArrow(work, RESULT)
 
 

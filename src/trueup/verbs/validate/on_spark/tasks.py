@@ -17,8 +17,9 @@ from trueup.capture.log.slot import lsn_number
 from trueup.capture.log.visible import wait_until_visible
 from trueup.config.model import Node
 from trueup.db.reader import borrow, close_idle
-from trueup.engine.envelope import packed, unpacked
+from trueup.engine.envelope import unpacked
 from trueup.engine.garbage import freeze_imports
+from trueup.engine.sealed import unsealed
 from trueup.engine.stalls import beat, beating
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError
@@ -82,8 +83,9 @@ class Judging:
 class JudgeKeys:
     """The function that Spark calls for each partition."""
 
-    def __init__(self, judging: Judging) -> None:
-        self._judging = packed(judging)
+    def __init__(self, judging: bytes) -> None:
+        # Packed and sealed.
+        self._judging = judging
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results; an error is a result too, because Spark would run a failed task three more times."""
@@ -94,7 +96,7 @@ class JudgeKeys:
 
         freeze_imports()
         try:
-            for part in _judged(unpacked(self._judging), batches):
+            for part in _judged(unpacked(unsealed(self._judging)), batches):
                 yield row(part)
         except TrueupError as error:
             yield row(error)

@@ -24,6 +24,7 @@ from support.class_archive import start_archive, use_test_cache
 from support.data_copies import copy_data_folders
 from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
+from support.passwords import VARIABLE, use_password_file
 from support.run_guard import start_guard
 from support.sessions import close_sessions, keep_sessions
 from support.spark import INTERPRETED, ROOMY
@@ -82,6 +83,7 @@ if "TMPDIR" not in os.environ and _memory_has_room("/dev/shm"):
 
 
 use_test_cache()
+use_password_file()
 copy_data_folders()
 keep_sessions()
 
@@ -111,7 +113,7 @@ def _clean_environment(
     if "pyspark" in sys.modules and not _uses_spark(request.node):
         monkeypatch.setattr("trueup.engine.lasting.session_of_program", lambda settings: None)
     for name in list(os.environ):
-        if name.startswith(("TRUEUP_", "PG")):
+        if name.startswith(("TRUEUP_", "PG")) and name != VARIABLE:
             monkeypatch.delenv(name)
     monkeypatch.setenv("TRUEUP_TASKS_DB", str(tmp_path / "tasks.db"))
     monkeypatch.chdir(tmp_path)

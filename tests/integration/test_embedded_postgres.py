@@ -123,6 +123,29 @@ def test_with_a_password_the_superuser_needs_it_too(fresh_server: Callable[..., 
         psycopg.connect(server.uri(password="guess"))
 
 
+def test_the_superuser_has_a_password_of_its_own(
+    fresh_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of the machine can connect, and a superuser runs programs as the user of the server."""
+    monkeypatch.setattr(postgres, "PASSWORD", None)
+    monkeypatch.setenv("PGPASSFILE", "none")
+    started = [fresh_server(tmp_path / name) for name in ("one", "two")]
+    assert len({server.password for server in started}) == 2
+    for server in started:
+        assert len(server.password) > 20
+        assert server.password in server.uri()
+        assert server.database("postgres").execute("SELECT 1") == [(1,)]
+        assert (server.folder / "server.json").stat().st_mode & 0o077 == 0
+        for options in ("", "?replication=database"):
+            with pytest.raises(psycopg.OperationalError, match="no password supplied"):
+                psycopg.connect(f"postgresql://postgres@127.0.0.1:{server.port}/postgres{options}")
+    # Started again in its folder, it has the password of its data.
+    server = started[0]
+    server.stop()
+    with Server.start(tmp_path / "one", name="again", bin_dir=server.bin_dir) as again:
+        assert again.database("postgres").execute("SELECT 1") == [(1,)]
+
+
 def test_settings_are_applied(fresh_server: Callable[..., Server]) -> None:
     server = fresh_server(settings={"max_connections": "17", "cluster_name": "it's me"})
     assert server.database("postgres").execute("SHOW max_connections") == [("17",)]

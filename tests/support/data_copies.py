@@ -23,12 +23,12 @@ _IDENTIFIER_IN_LOG = 24
 
 
 def copy_data_folders() -> None:
-    """Let all servers that this process starts copy their data folder; those with a password run initdb."""
+    """Let all servers that this process starts copy their data folder; those with another password run initdb."""
     postgres.initialize = _initialize_by_copying
 
 
 def _initialize_by_copying(server: Server, account: Account) -> None:
-    if server.name == _NAME or server.password is not None:
+    if server.name == _NAME or server.password != postgres.PASSWORD:
         _initialize(server, account)
         return
     original = _originals.get(server.bin_dir)

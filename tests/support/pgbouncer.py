@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from support.switchover import wait_until
+from trueup.testing import postgres
 from trueup.testing.account import Account, temp_folder
 from trueup.testing.postgres import Database
 
@@ -47,7 +48,9 @@ class Bouncer:
 
 def line_of(database: Database) -> str:
     """Return where pgbouncer finds a database."""
-    return f"host=127.0.0.1 port={database.server.port} dbname={database.name} user=postgres"
+    return (
+        f"host=127.0.0.1 port={database.server.port} dbname={database.name} user=postgres password={postgres.PASSWORD}"
+    )
 
 
 @contextmanager
@@ -82,7 +85,8 @@ def bouncer(databases: Mapping[str, Database], **settings: str) -> Iterator[Boun
             )
         )
     )
-    running.config.chmod(0o644)
+    running.config.chmod(0o600)
+    account.own(running.config)
     process = subprocess.Popen(account.command([PROGRAM, "-q", str(running.config)]), cwd="/", **account.popen_args())
     try:
         wait_until(lambda: _answers(running, process), 30)

@@ -14,6 +14,7 @@ from typing import Any
 
 from trueup.config.secrets import SECRET_KEYWORDS, find_secrets
 from trueup.config.settings import DiffSettings, ExpressionSettings, SparkSettings, TaskSettings, expected_found
+from trueup.config.trust import why_not_trusted
 from trueup.config.values import Setting, literal_part
 from trueup.config.wording import problem, suggest
 
@@ -36,18 +37,36 @@ Settings = dict[str, dict[str, Setting]]
 
 
 def find_file(path: str | None, env: Mapping[str, str]) -> Path | None:
-    """Return the path, else $TRUEUP_CONFIG, ./trueup.toml, the file of the user, of the system, else None."""
+    """Return the path, else $TRUEUP_CONFIG, ./trueup.toml, the file of the user, of the system, else None.
+
+    Raises ConfigError if another user can have written a file that was not named.
+    """
     named = named_file(path, env, "TRUEUP_CONFIG", "trueup init")
     if named:
         return named
-    if Path(FILE_NAME).is_file():
-        return Path(FILE_NAME)
+    if found := file_here(FILE_NAME, "TRUEUP_CONFIG"):
+        return found
 
     # appauthor=False: otherwise the path on Windows is trueup\\trueup.
     from platformdirs import site_config_dir, user_config_dir
 
     folders = [user_config_dir("trueup", appauthor=False), site_config_dir("trueup", appauthor=False)]
-    return next((Path(folder, FILE_NAME) for folder in folders if Path(folder, FILE_NAME).is_file()), None)
+    found = (file_here(str(Path(folder, FILE_NAME)), "TRUEUP_CONFIG") for folder in folders)
+    return next(filter(None, found), None)
+
+
+def file_here(name: str, variable: str) -> Path | None:
+    """Return a file that is read because it is there; None if it is not.
+
+    Raises ConfigError if another user can have written it: it names commands and code that run as this user.
+    """
+    file = Path(name)
+    if not file.is_file():
+        return None
+    if reason := why_not_trusted(file):
+        cure = f"If you trust it, name it with --config or {variable}; else change its owner and mode, or remove it."
+        raise problem(str(file), f"it is not read, because {reason}", cure)
+    return file
 
 
 def named_file(path: str | None, env: Mapping[str, str], variable: str, maker: str) -> Path | None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
+from trueup.config.trust import why_not_trusted
 from trueup.errors import StoreError
 
 BUSY_SECONDS = 10.0
@@ -56,8 +57,17 @@ def tasks_db_path(path: str | Path | None = None, configured: str = "") -> Path:
         from platformdirs import user_data_dir
 
         chosen = Path(user_data_dir("trueup")) / "trueup_tasks.db"
+    given = Path(chosen).expanduser()
+    if given.is_symlink() and (reason := why_not_trusted(given)):
+        raise _distrust(given, reason)
     # Resolved, because SQLite would create the target of a dangling link with open permissions.
-    return Path(chosen).expanduser().resolve()
+    return given.resolve()
+
+
+def _distrust(file: Path, reason: str) -> StoreError:
+    """Return the error for a store that another user can have written: commands continue what is recorded there."""
+    cure = f"use it as its owner, change the owner and the mode of the file and its folder, or {_ELSEWHERE}"
+    return StoreError(f"the task store {file} is not used, because {reason}", cure=cure)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -67,6 +77,9 @@ def open_database(path: Path) -> sqlite3.Connection:
         raise StoreError(f"the task store {path} is not a file", cure=_ELSEWHERE)
     with translated(path):
         _create_private(path)
+        for file in (path, *_files_beside(path)):
+            if file.exists() and (reason := why_not_trusted(file)):
+                raise _distrust(file, reason)
         # mode=rw: SQLite must not create the file, because it would be readable by all.
         connection = sqlite3.connect(
             f"{path.as_uri()}?mode=rw",
@@ -148,11 +161,15 @@ def checked_version(connection: sqlite3.Connection, path: Path) -> int:
 
 def _make_private(path: Path) -> None:
     """Remove permissions of other users. New -wal and -shm files inherit those of the main file."""
-    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+    for name in (path, *_files_beside(path)):
         # The file does not exist, or belongs to another user.
         with suppress(OSError):
             if name.stat().st_mode & 0o077:
                 name.chmod(0o600)
+
+
+def _files_beside(path: Path) -> tuple[Path, Path]:
+    return Path(f"{path}-wal"), Path(f"{path}-shm")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

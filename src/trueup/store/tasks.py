@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from trueup.config.trust import why_not_trusted
 from trueup.errors import StoreError
 from trueup.store import accepted, alerts, history, statements, times
 from trueup.store.file import open_database, sql, tasks_db_path, transaction, translated
@@ -206,6 +207,9 @@ class TaskStore:
         folder = self.path.with_name(self.path.name + ".d")
         with translated(self.path):
             folder.mkdir(mode=0o700, exist_ok=True)
+        if reason := why_not_trusted(folder):
+            cure = "remove the folder, or change its owner and mode"
+            raise StoreError(f"the folder {folder} is not used, because {reason}", cure=cure)
         return folder
 
     def get(self, id_or_prefix: str) -> Task:

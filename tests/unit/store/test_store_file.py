@@ -46,9 +46,9 @@ def unprivileged() -> Iterator[Path]:
     """A folder, without root privileges: root may write everywhere."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        folder.chmod(0o777)
         was = os.geteuid()
         if was == 0:
+            os.chown(folder, UNPRIVILEGED_UID, -1)
             os.seteuid(UNPRIVILEGED_UID)
         try:
             yield folder

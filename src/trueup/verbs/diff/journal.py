@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trueup.config.files import PartFile
+from trueup.config.trust import why_not_trusted
 from trueup.db.snapshot import Position
 from trueup.errors import StoreError
 from trueup.report.model import DiffResult
@@ -204,12 +205,10 @@ def remove_old_journals(store: TaskStore) -> None:
 
 def _records(path: Path) -> Iterator[Any]:
     """Yield all complete records. They are pickles: raise if other users can write the file."""
-    try:
-        state = path.stat()
-    except OSError:
+    if not path.exists():
         return
-    if state.st_mode & 0o022 or (hasattr(os, "getuid") and state.st_uid not in (os.getuid(), 0)):
-        raise StoreError(f"other users can write the journal {path}", cure="start a new run, without --resume")
+    if reason := why_not_trusted(path):
+        raise StoreError(f"the journal {path} is not read: {reason}", cure="start a new run, without --resume")
     with open(path, "rb") as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             length, check = _HEAD.unpack(head)

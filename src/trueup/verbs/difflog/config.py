@@ -43,9 +43,7 @@ def load_difflog(path: str | None = None, *, env: Mapping[str, str] | None = Non
 
 def _find(path: str | None, env: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
     """Return the configuration file and its content."""
-    own = sources.named_file(path, env, VARIABLE, INIT_COMMAND) or (
-        Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
-    )
+    own = sources.named_file(path, env, VARIABLE, INIT_COMMAND) or sources.file_here(FILE_NAME, VARIABLE)
     if own:
         return own, sources.read_file(own)
     shared = sources.find_file(None, env)

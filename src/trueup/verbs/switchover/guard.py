@@ -78,7 +78,7 @@ def close(connection: Connection, sync: str, *, timeout: float) -> None:
             owner=sql.Literal(owner),
             sync=sql.Literal(sync),
         )
-        _with_retries(connection, display_name(schema, table), timeout, partial(connection.execute, create))
+        _with_retries(connection, (schema, table), timeout, partial(connection.execute, create))
 
 
 def lift(connection: Connection, sync: str, *, timeout: float) -> None:

@@ -1,0 +1,167 @@
+"""Files that another user can have written choose nothing that runs with the rights of this user."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from trueup.config.load import load, load_spark
+from trueup.config.trust import why_not_trusted
+from trueup.errors import ConfigError, StoreError
+from trueup.serve.alert_settings import load_alerts
+from trueup.serve.options import read_tokens
+from trueup.store import TaskStore
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.schedule.config import load_jobs
+
+STRANGER = 12345
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+ALERTS = """[alerts.targets.x]
+command = ["touch", "hijacked"]
+"""
+Doubt = Callable[[Path], object]
+
+
+def _given(path: Path) -> None:
+    os.chown(path, STRANGER, -1)
+
+
+def _in_their_folder(path: Path) -> None:
+    os.chown(path.parent, STRANGER, -1)
+
+
+def _by_their_link(path: Path) -> None:
+    path.rename(path.with_name("own"))
+    path.symlink_to("own")
+    os.lchown(path, STRANGER, -1)
+
+
+def _by_a_link_to_theirs(path: Path) -> None:
+    own = path.with_name("own")
+    path.rename(own)
+    path.symlink_to(own.absolute())
+    _given(own)
+
+
+DOUBTS: dict[str, Doubt] = {
+    "writable": lambda path: path.chmod(0o666),
+    "in a writable folder": lambda path: path.parent.chmod(0o777),
+    "below a writable folder": lambda path: path.parent.parent.chmod(0o777),
+}
+AS_ROOT: dict[str, Doubt] = {
+    "of another user": _given,
+    "in a folder of another user": _in_their_folder,
+    "by a link of another user": _by_their_link,
+    "by a link to one of another user": _by_a_link_to_theirs,
+}
+each_doubt = pytest.mark.parametrize(
+    "doubt",
+    [
+        *(pytest.param(doubt, id=name) for name, doubt in DOUBTS.items()),
+        *(pytest.param(doubt, id=name, marks=as_root) for name, doubt in AS_ROOT.items()),
+    ],
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, two levels below that of the test."""
+    folder = tmp_path / "parent" / "here"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _put(name: str, text: str) -> Path:
+    file = Path(name)
+    file.write_text(text)
+    file.chmod(0o600)
+    return file
+
+
+@each_doubt
+def test_a_file_that_was_not_named(here: Path, doubt: Doubt) -> None:
+    file = _put("trueup.toml", ALERTS)
+    assert load(env={}).path == file
+    doubt(file)
+    readers: list[Callable[[], object]] = [
+        lambda: load(env={}), lambda: load_spark(env={}), load_alerts, load_difflog,
+        lambda: load_jobs(None, verbs=["diff"]),
+    ]  # fmt: skip
+    for read in readers:
+        with pytest.raises(ConfigError, match=r"trueup\.toml: it is not read, because (it|other|another)") as caught:
+            read()
+        assert "--config or TRUEUP_CONFIG" in caught.value.cure
+    # The user who names it, trusts it.
+    assert load("trueup.toml", env={}).path == file
+    assert load(env={"TRUEUP_CONFIG": "trueup.toml"}).path == file
+
+
+@each_doubt
+def test_a_version_log_that_was_not_named(here: Path, doubt: Doubt) -> None:
+    doubt(_put("difflog.toml", "multiplier = 1"))
+    with pytest.raises(ConfigError, match=r"difflog\.toml: it is not read, because") as caught:
+        load_difflog(env={})
+    assert "TRUEUP_DIFFLOG" in caught.value.cure
+    with pytest.raises(ConfigError) as named:
+        load_difflog("difflog.toml", env={})
+    assert "not read" not in str(named.value)
+
+
+@as_root
+def test_the_file_of_the_home_of_another_user(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `sudo -E`, which keeps the home folder."""
+    monkeypatch.setattr(platformdirs, "user_config_dir", lambda *_, **__: str(here / "home"))
+    Path("home").mkdir()
+    _given(_put("home/trueup.toml", ALERTS))
+    with pytest.raises(ConfigError, match="it is not read, because it belongs to the user 12345"):
+        load(env={})
+
+
+@each_doubt
+def test_a_task_store(here: Path, doubt: Doubt) -> None:
+    path = here / "tasks.db"
+    with TaskStore(path) as store:
+        store.start("TABLE_DIFF", context={})
+    doubt(path)
+    with pytest.raises(StoreError, match=re.escape(f"{here}/") + r"(tasks\.db|own) is not used, because") as caught:
+        TaskStore(path)
+    assert "TRUEUP_TASKS_DB" in caught.value.cure
+
+
+@as_root
+@pytest.mark.parametrize("name", ["tasks.db-wal", "tasks.db-shm", "tasks.db.d"])
+def test_what_is_beside_a_task_store(here: Path, name: str) -> None:
+    """In a shared folder such as /tmp, others can create it first."""
+    here.chmod(0o1777)
+    TaskStore(here / "tasks.db").close()
+    beside = here / name
+    beside.mkdir() if name.endswith(".d") else beside.touch()
+    _given(beside)
+    with pytest.raises(StoreError, match=f"{name} is not used, because it belongs to"), TaskStore("tasks.db") as store:
+        store.folder()
+
+
+@as_root
+def test_tokens_of_another_user(here: Path) -> None:
+    file = _put("tokens", "alice 0123456789abcdef01")
+    assert read_tokens("tokens")
+    _given(file)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        read_tokens("tokens")
+
+
+def test_what_is_trusted(here: Path) -> None:
+    file = _put("file", "")
+    file.chmod(0o644)
+    assert why_not_trusted(file) == ""
+    # As /tmp: others can add files, and replace only their own.
+    here.chmod(0o1777)
+    assert why_not_trusted(file) == ""
+    Path("link").symlink_to("file")
+    assert why_not_trusted(Path("link")) == ""

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,10 @@ from trueup.serve.server import in_thread
 from trueup.store import COMPLETED, FAILED, TaskStore
 
 PATIENCE = 60.0
+# A proxy that names users, and the header that proves that it is the proxy.
+PROXY_SECRET = "0123456789abcdef-proxy"
+PROXY: dict[str, Any] = {"proxy_header": "X-User", "proxy_secret": sha256(PROXY_SECRET.encode()).digest()}
+PROVEN = {"X_Trueup_Proxy_Secret": PROXY_SECRET}
 
 
 class Answer(NamedTuple):

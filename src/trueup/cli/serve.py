@@ -23,6 +23,7 @@ _PORT = click.IntRange(0, 65535)
 @option("--token-file", "FILE", "File with tokens that requests need: NAME TOKEN per line, readable by you only.")
 @option("--auth-proxy-header", "NAME", "Header in which a proxy names the user, such as X-Forwarded-User.", "")
 @repeated("--proxy-address", "IP", "Address of that proxy; can be repeated. [default: this machine]", key="proxies")
+@option("--proxy-secret-file", "FILE", "File with a secret that the proxy sends as X-Trueup-Proxy-Secret.", "")
 @option("--tls-cert", "FILE", "Certificate (PEM); needed for other addresses than loopback, or --insecure.", "")
 @option("--tls-key", "FILE", "Key of the certificate (PEM, without a password).", "")
 @flag("--insecure", "Allow connections without TLS, for example behind a proxy that encrypts them.")
@@ -47,7 +48,7 @@ def serve(ctx: click.Context, /, config: str | None, quiet: bool, **options: Any
       trueup serve
       trueup serve --port 9000 --show-rows
       trueup serve --host 10.0.0.5 --token-file tokens --tls-cert cert.pem --tls-key key.pem --allow-host db-watch
-      trueup serve --auth-proxy-header X-Forwarded-User --allow-host watch.example.com --allow-actions
+      trueup serve --auth-proxy-header X-Forwarded-User --proxy-secret-file secret --allow-host db-watch --allow-actions
 
     Requires the extra serve: pip install 'trueup[serve]'. Ctrl-C or SIGTERM ends it with exit code 0.
     """
@@ -87,7 +88,7 @@ def need_extra() -> None:
 
 
 def _options(given: dict[str, Any]) -> ServeOptions:
-    from trueup.serve.options import ServeOptions, read_tokens
+    from trueup.serve.options import ServeOptions, read_secret, read_tokens
 
     return ServeOptions(
         host=given["host"],
@@ -95,6 +96,7 @@ def _options(given: dict[str, Any]) -> ServeOptions:
         tokens=read_tokens(given["token_file"]) if given["token_file"] else (),
         proxy_header=given["auth_proxy_header"],
         proxies=tuple(given["proxies"]) or ServeOptions.proxies,
+        proxy_secret=read_secret(given["proxy_secret_file"]) if given["proxy_secret_file"] else b"",
         tls_cert=_path(given["tls_cert"]),
         tls_key=_path(given["tls_key"]),
         insecure=given["insecure"],

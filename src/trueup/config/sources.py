@@ -51,8 +51,10 @@ def find_file(path: str | None, env: Mapping[str, str]) -> Path | None:
     from platformdirs import site_config_dir, user_config_dir
 
     folders = [user_config_dir("trueup", appauthor=False), site_config_dir("trueup", appauthor=False)]
-    found = (file_here(str(Path(folder, FILE_NAME)), "TRUEUP_CONFIG") for folder in folders)
-    return next(filter(None, found), None)
+    for folder in folders:
+        if found := file_here(str(Path(folder, FILE_NAME)), "TRUEUP_CONFIG"):
+            return found
+    return None
 
 
 def file_here(name: str, variable: str) -> Path | None:

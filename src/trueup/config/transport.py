@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
+from trueup.config.secrets import find_secrets
 from trueup.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -23,6 +25,13 @@ def check_transport(server: str, hosts: Iterable[str], *, encrypted: str, insecu
     if not insecure:
         raise ConfigError(problem, cure=f"use TLS ({encrypted}), or accept it with --insecure")
     _log.warning("%s, as --insecure allows", problem.replace("would be", "is"))
+
+
+def sends_login_openly(address: str) -> bool:
+    """Whether a request to an address of HTTP sends a password or a token, unencrypted, to another machine."""
+    split = urlsplit(address)
+    has_login = "@" in split.netloc or bool(find_secrets(address))
+    return has_login and split.scheme == "http" and not is_local_host(split.hostname or "")
 
 
 def is_local_host(host: str) -> bool:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from trueup.config import sources
 from trueup.config.settings import expected_found
+from trueup.config.transport import is_local_host, sends_login_openly
 from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
 from trueup.verbs.schedule.times import seconds_of
@@ -130,6 +131,8 @@ def _target(name: str, value: Any, where: str, env: Mapping[str, str]) -> Target
         split = urlsplit(text("webhook"))
         if split.scheme not in ("http", "https") or not split.hostname:
             raise problem(f"{where}.webhook", "not an address of HTTP", 'Write "https://host/path".')
+        if sends_login_openly(text("webhook")):
+            raise problem(f"{where}.webhook", "the log-in would not be encrypted", "Use https://.")
         return Target(name, webhook=text("webhook"))
     if kinds == ["command"]:
         command = words("command")
@@ -140,7 +143,7 @@ def _target(name: str, value: Any, where: str, env: Mapping[str, str]) -> Target
     if split.scheme not in ("smtp", "smtps", "smtp+starttls") or not split.hostname:
         cure = 'Write "smtp+starttls://user:${PASSWORD}@host:587", "smtps://host:465" or "smtp://localhost:25".'
         raise problem(f"{where}.smtp", "not an address of SMTP", cure)
-    if split.password and split.scheme == "smtp" and split.hostname not in ("localhost", "127.0.0.1", "::1"):
+    if split.password and split.scheme == "smtp" and not is_local_host(split.hostname):
         raise problem(f"{where}.smtp", "the password would not be encrypted", "Use smtp+starttls:// or smtps://.")
     if not text("from") or not words("to"):
         raise problem(

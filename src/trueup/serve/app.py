@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, replace
@@ -61,8 +60,7 @@ class Application:
     def __init__(self, collector: Collector, options: ServeOptions) -> None:
         self._collector = collector
         self._options = options
-        self._csrf = secrets.token_urlsafe(32)
-        self._renderer = Renderer(self._csrf)
+        self._renderer = Renderer()
         self._static = static_files()
         self._sessions = Sessions(options.tokens)
         self._reading = Reading(collector)
@@ -123,8 +121,13 @@ class Application:
 
     def _page(self, handler: Handler) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            who = request.scope["trueup.who"] if self._options.tokens else ""
-            html = await self._shared(f"{who} {request.url}", request, lambda: self._rendered(handler, request, who))
+            options = self._options
+            who = request.scope["trueup.who"] if options.tokens else ""
+            # Pages with forms are those of one client.
+            secret = request.scope["trueup.form_secret"] if options.tokens or options.allow_actions else ""
+            html = await self._shared(
+                f"{secret} {request.url}", request, lambda: self._rendered(handler, request, who, secret)
+            )
             return self._missing(request, None) if html is None else HTMLResponse(html)
 
         return answer
@@ -152,13 +155,13 @@ class Application:
             self._pages.pop(key, None)
             raise
 
-    def _rendered(self, handler: Handler, request: Request, who: str) -> str | None:
+    def _rendered(self, handler: Handler, request: Request, who: str, secret: str) -> str | None:
         try:
             view = handler(request)
         except StoreError as error:
             note = Notes("The task store cannot be read", [Cell(str(error), note=error.cure)], "trouble")
             view = View("Not available", "", [note], "not available", "trouble")
-        return None if view is None else self._renderer.page(view, self._collector.seen.parts, who)
+        return None if view is None else self._renderer.page(view, self._collector.seen.parts, who, secret)
 
     def _tables(self, request: Request) -> View:
         query = request.query_params
@@ -305,7 +308,7 @@ class Application:
     # Actions.
 
     def _is_own_form(self, request: Request) -> bool:
-        return same_text(request.scope["trueup.form"].get("csrf", ""), self._csrf)
+        return same_text(request.scope["trueup.form"].get("csrf", ""), request.scope["trueup.form_secret"])
 
     async def _act(self, request: Request) -> Response:
         if not self._is_own_form(request):

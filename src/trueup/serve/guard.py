@@ -37,10 +37,14 @@ _HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
+# The header in which a proxy sends its secret.
+PROXY_SECRET = "x-trueup-proxy-secret"
 MAX_BODY = 16 * 1024
 _MAX_QUERY = 4 * 1024
 _MAX_PATH = 1024
 _BODY_SECONDS = 10.0
+# Requests of unknown users whose bodies are read at once: they may be sent slowly.
+_MAX_BODIES = 50
 _SESSION_SECONDS = 12 * 3600.0
 _MAX_SESSIONS = 1000
 # Wrong tokens are answered late, and only some at a time.
@@ -58,6 +62,7 @@ class Sessions:
     def __init__(self, tokens: tuple[tuple[str, bytes], ...]) -> None:
         self._tokens = tokens
         self._known: dict[str, tuple[str, float]] = {}
+        self._key = secrets.token_bytes(32)
         self.wrong = 0
 
     def user_of(self, token: str) -> str:
@@ -81,6 +86,10 @@ class Sessions:
         user, until = self._known.get(ident, ("", 0.0))
         return user if until > time.monotonic() else ""
 
+    def form_secret(self, client: str) -> str:
+        """Return the secret that forms of a client send back."""
+        return hmac.new(self._key, client.encode("utf-8", "surrogatepass"), sha256).hexdigest()
+
     def end(self, ident: str) -> None:
         """End a session."""
         self._known.pop(ident, None)
@@ -93,6 +102,7 @@ class Guard:
         self._app = app
         self._options = options
         self._sessions = sessions
+        self._bodies = 0
         self.cookie = "__Host-trueup" if options.has_tls else "trueup"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,6 +144,7 @@ class Guard:
             return PlainTextResponse("method not allowed\n", 405, {"allow": "GET, HEAD, POST"})
         who = self._who(request)
         request.scope["trueup.who"] = who
+        request.scope["trueup.form_secret"] = self._form_secret(request)
         if not who and not path.startswith(_OPEN):
             return await self._ask_for_token(request)
         if request.method == "POST":
@@ -158,13 +169,27 @@ class Guard:
             return "anyone on this machine"
         if options.proxy_header:
             values = request.headers.getlist(options.proxy_header)
-            client = request.client.host if request.client else ""
-            if client in options.proxies and len(values) == 1 and values[0].strip():
+            if self._is_proxy(request) and len(values) == 1 and values[0].strip():
                 return values[0].strip()[:200]
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if options.tokens and scheme.lower() == "bearer":
             return self._sessions.user_of(token.strip())
         return self._sessions.user_of_session(request.cookies.get(self.cookie, ""))
+
+    def _is_proxy(self, request: Request) -> bool:
+        """Whether a request comes from the proxy, as far as the options let it be known."""
+        client = request.client.host if request.client else ""
+        if client not in self._options.proxies or not self._options.proxy_secret:
+            return client in self._options.proxies
+        sent = request.headers.getlist(PROXY_SECRET)
+        digest = sha256(sent[0].encode("utf-8", "surrogatepass")).digest() if len(sent) == 1 else b""
+        return hmac.compare_digest(digest, self._options.proxy_secret)
+
+    def _form_secret(self, request: Request) -> str:
+        """Return the secret that a form of this client sends back; that of another client is another one."""
+        session = request.cookies.get(self.cookie, "")
+        is_session = bool(self._sessions.user_of_session(session))
+        return self._sessions.form_secret(f"session {session}" if is_session else f"user {request.scope['trueup.who']}")
 
     async def _ask_for_token(self, request: Request) -> Response:
         if "authorization" in request.headers:
@@ -194,7 +219,14 @@ class Guard:
         own = {f"{scheme}://{headers['host']}", f"https://{headers['host']}"}
         if site not in ("same-origin", "none") or (origin is not None and origin not in own):
             return PlainTextResponse("the request came from another site\n", 403)
-        body = await asyncio.wait_for(_body(request), _BODY_SECONDS)
+        is_known = bool(request.scope["trueup.who"])
+        if not is_known and self._bodies >= _MAX_BODIES:
+            return PlainTextResponse("too many requests at once\n", 503, {"retry-after": "5", "connection": "close"})
+        self._bodies += not is_known
+        try:
+            body = await asyncio.wait_for(_body(request), _BODY_SECONDS)
+        finally:
+            self._bodies -= not is_known
         if body is None:
             return PlainTextResponse("the request is too long\n", 413, {"connection": "close"})
         try:

@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 from trueup.config.files import PartFile
 from trueup.config.model import Config
 from trueup.config.secrets import mask
+from trueup.config.transport import sends_login_openly
 from trueup.errors import ConfigError, StoreError
 from trueup.serve.metrics import CONTENT_TYPE, metrics_text
 from trueup.serve.model import Part, Seen
@@ -59,6 +60,8 @@ def push_metrics(address: str, text: bytes) -> None:
     split = urlsplit(address)
     if split.scheme not in ("http", "https") or not split.hostname:
         raise ConfigError("--metrics-push: not an address of HTTP", cure="write http://host:9091")
+    if sends_login_openly(address):
+        raise ConfigError("--metrics-push: the log-in would be sent unencrypted", cure="use an address with https://")
     bare, headers = with_login(address)
     where = f"{bare.rstrip('/')}/metrics/job/trueup/instance/{quote(socket.gethostname(), safe='')}"
     request = Request(where, text, {**headers, "content-type": CONTENT_TYPE}, method="PUT")

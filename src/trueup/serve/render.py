@@ -30,10 +30,9 @@ PLACES = (
 
 
 class Renderer:
-    """Writes pages; `csrf` is the secret that forms send back."""
+    """Writes pages."""
 
-    def __init__(self, csrf: str) -> None:
-        self._csrf = csrf
+    def __init__(self) -> None:
         self._environment = Environment(
             loader=PackageLoader("trueup.serve"),
             autoescape=True,
@@ -44,10 +43,10 @@ class Renderer:
         )
         self._environment.globals.update(age=age_since, iso=iso, line=one_line, version=__version__, places=PLACES)
 
-    def page(self, view: View, parts: Sequence[Part[Any]], who: str) -> str:
-        """Return a page; `who` is the user who can sign out, or ''."""
+    def page(self, view: View, parts: Sequence[Part[Any]], who: str, csrf: str = "") -> str:
+        """Return a page; `who` is the user who can sign out, or ''; `csrf` is the secret that its forms send back."""
         template = self._environment.get_template("page.html.j2")
-        return template.render(view=view, parts=parts, csrf=self._csrf, who=who)
+        return template.render(view=view, parts=parts, csrf=csrf, who=who)
 
     def login(self, *, wrong: bool) -> str:
         """Return the page that asks for a token."""

@@ -22,6 +22,9 @@ HEAD_SECONDS = 10.0
 READ_SECONDS = 30.0
 _MAX_HEAD = 16 * 1024
 _MAX_CONNECTIONS = 500
+# Of these, at most so many wait for a request: more, and the one that has waited longest is closed. Connections that
+# send nothing must not keep others out.
+_MAX_WAITING = 250
 _START_SECONDS = 30.0
 
 
@@ -35,12 +38,14 @@ class Protocol(H11Protocol):
         """Start to wait for the first request."""
         super().connection_made(transport)
         self._expect_head()
+        self._wait()
 
     def data_received(self, data: bytes) -> None:
         """Process data; the time for a head starts with its first byte, and does not start again with each."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel_head()
+            self._waiting.pop(self, None)
         elif self._head_timer is None and self.timeout_keep_alive_task is None:
             self._expect_head()
 
@@ -57,12 +62,33 @@ class Protocol(H11Protocol):
             self._read_timer.cancel()
             self._read_timer = None
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self._wait()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers."""
         self._cancel_head()
+        self._waiting.pop(self, None)
         if self._read_timer is not None:
             self._read_timer.cancel()
         super().connection_lost(exc)
+
+    @property
+    def _waiting(self) -> dict[Protocol, None]:
+        """The connections of the server that wait for a request, in the order of their beginning."""
+        found: dict[Protocol, None] = vars(self.server_state).setdefault("trueup_waiting", {})
+        return found
+
+    def _wait(self) -> None:
+        waiting = self._waiting
+        waiting[self] = None
+        if len(waiting) > _MAX_WAITING:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
+            oldest.transport.abort()
 
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)

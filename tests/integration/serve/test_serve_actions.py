@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.fixtures import Databases
-from support.serve import Answer, Served, serving
+from support.serve import PROVEN, PROXY, Answer, Served, serving
 from support.validate import Copy
 from trueup.cli.main import run
 from trueup.config.load import load
@@ -38,14 +38,14 @@ def config(nodes: list[Database], tmp_path: Path) -> Path:
 
 
 def act(running: Served, page: str, **form: str) -> Answer:
-    csrf = re.search(r'name="csrf" value="([^"]+)"', running.get(page, X_User="ann").text)
+    csrf = re.search(r'name="csrf" value="([^"]+)"', running.get(page, X_User="ann", **PROVEN).text)
     assert csrf
-    return running.post("/actions", {**form, "csrf": csrf[1]}, X_User="ann")
+    return running.post("/actions", {**form, "csrf": csrf[1]}, X_User="ann", **PROVEN)
 
 
 def acting(store: Path, config: Path | None = None) -> Any:
     settings = load(str(config)) if config else None
-    return serving([store], settings, proxy_header="X-User", allow_actions=True)
+    return serving([store], settings, allow_actions=True, **PROXY)
 
 
 def test_pause_resume_and_stop(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_an_error_of_a_validation_is_ignored(config: Path, tmp_path: Path, nodes
             running.until(lambda: running.collector.seen.validations())
             page = "/validation?node=n2&name=v"
             form = {"action": "ignore", "validation": "v", "node": "n2"}
-            running.until(lambda: 'name="csrf"' in running.get(page, X_User="ann").text)
+            running.until(lambda: 'name="csrf"' in running.get(page, X_User="ann", **PROVEN).text)
             for wrong in ("x", "", "9" * 30):
                 assert act(running, page, id=wrong, **form).status == 409
             assert act(running, page, id=str(error.id), **form).headers["location"] == page
@@ -111,7 +111,7 @@ def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, monkeypatch: pytest
         task = store.start("TABLE_DIFF", schema="public", table="t", context={}).task_id
     monkeypatch.setattr(file, "BUSY_SECONDS", 0.1)
     # The first store has the records, the second one the task.
-    scope = serving([other, tmp_path / "tasks.db"], proxy_header="X-User", allow_actions=True)
+    scope = serving([other, tmp_path / "tasks.db"], allow_actions=True, **PROXY)
     with scope as running, closing(sqlite3.connect(other, isolation_level=None)) as lock:
         lock.execute("BEGIN IMMEDIATE")
         refused = act(running, f"/tasks/{task}", action="stop", task=task)

@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,9 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.serve import Served, compared, serving
+from support.serve import PROVEN, PROXY, PROXY_SECRET, Served, compared, serving
 from trueup.config.load import load
 from trueup.serve import server
+from trueup.serve.server import HEAD_SECONDS
 from trueup.store import RUNNING, TaskStore, file
 
 SCRIPT = "</title><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -198,6 +199,63 @@ def test_the_header_of_a_proxy_counts_only_from_that_proxy(store: TaskStore) -> 
         assert running.get("/", X_User="ann").status == 200
 
 
+def test_another_program_of_this_machine_is_not_the_proxy(store: TaskStore) -> None:
+    """It can send the header too, but not the secret."""
+    task = store.start("TABLE_DIFF", schema="public", table="t", context={}).task_id
+    with serving([store.path], allow_actions=True, **PROXY) as running:
+        for wrong in ({}, {"X_Trueup_Proxy_Secret": "guess"}, {"X_Trueup_Proxy_Secret": ""}):
+            assert running.get("/", X_User="ann", **wrong).status == 403
+            assert running.post("/actions", {"action": "stop", "task": task}, X_User="ann", **wrong).status == 403
+        twice = "X-User: ann\r\n" + f"X-Trueup-Proxy-Secret: {PROXY_SECRET}\r\n" * 2
+        answer = running.raw(f"GET / HTTP/1.1\r\nHost: localhost\r\n{twice}Connection: close\r\n\r\n".encode())
+        assert answer.split()[1] == b"403"
+        assert running.get("/", X_User="ann", **PROVEN).status == 200
+        assert PROXY_SECRET not in running.get(f"/tasks/{task}", X_User="ann", **PROVEN).text
+
+
+def test_the_form_of_another_user_is_refused(store: TaskStore) -> None:
+    task = store.start("TABLE_DIFF", schema="public", table="t", context={}).task_id
+    with serving([store.path], allow_actions=True, **PROXY) as running:
+        found: dict[str, str] = {}
+        for who in ("ann", "bob", "ann"):
+            page = running.get(f"/tasks/{task}", X_User=who, **PROVEN).text
+            csrf = re.search(r'name="csrf" value="([^"]+)"', page)
+            assert csrf
+            assert found.setdefault(who, csrf[1]) == csrf[1]
+        assert found["ann"] != found["bob"]
+        form = {"action": "stop", "task": task, "csrf": found["bob"]}
+        assert running.post("/actions", form, X_User="ann", **PROVEN).status == 403
+        assert store.wanted(task) == ""
+        assert running.post("/actions", form, X_User="bob", **PROVEN).status == 303
+    # Two browsers of one user.
+    with serving([store.path], tokens=TOKENS, allow_actions=True) as running:
+        forms = []
+        for _ in range(2):
+            cookie = running.post("/login", {"token": TOKEN}).headers["set-cookie"].partition(";")[0]
+            csrf = re.search(r'name="csrf" value="([^"]+)"', running.get(f"/tasks/{task}", Cookie=cookie).text)
+            assert csrf
+            forms.append((cookie, csrf[1]))
+        (one, _), (_, other) = forms
+        assert running.post("/actions", {**form, "csrf": other}, Cookie=one).status == 403
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HT", b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nt", b"whole"]
+)
+def test_connections_that_send_nothing_keep_nobody_out(store: TaskStore, sent: bytes) -> None:
+    """More than the server accepts; the last ones have sent a whole request, and are kept open for the next."""
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving([store.path], tokens=TOKENS) as running, ExitStack() as stack:
+        for _ in range(600):
+            connection = stack.enter_context(socket.create_connection((running.host, running.port), timeout=10))
+            connection.sendall(whole if sent == b"whole" else sent)
+        began = time.monotonic()
+        assert running.get("/healthz").status == 200
+        assert running.get("/tables", Authorization=f"Bearer {TOKEN}").status == 200
+        # Not the time after which they are closed.
+        assert time.monotonic() - began < HEAD_SECONDS / 2
+
+
 # Actions.
 
 
@@ -211,29 +269,29 @@ def test_actions_are_refused_without_the_option(store: TaskStore) -> None:
 
 def test_an_action_needs_the_form_of_the_page_and_is_recorded(store: TaskStore) -> None:
     task = store.start("TABLE_DIFF", schema="public", table="t", context={})
-    with serving([store.path], proxy_header="X-User", allow_actions=True) as running:
-        page = running.get(f"/tasks/{task.task_id}", X_User="ann").text
+    with serving([store.path], allow_actions=True, **PROXY) as running:
+        page = running.get(f"/tasks/{task.task_id}", X_User="ann", **PROVEN).text
         csrf = re.search(r'name="csrf" value="([^"]+)"', page)
         assert csrf
         form = {"action": "pause", "task": task.task_id, "csrf": csrf[1]}
         own = f"http://127.0.0.1:{running.port}"
         for refused in (
-            running.post("/actions", {**form, "csrf": "wrong"}, X_User="ann"),
-            running.post("/actions", form),
-            running.post("/actions", form, X_User="ann", Origin="https://evil.example"),
-            running.post("/actions", form, X_User="ann", Origin="null"),
-            running.post("/actions", form, X_User="ann", Sec_Fetch_Site="cross-site"),
-            running.post("/actions", form, X_User="ann", Sec_Fetch_Site="same-site"),
+            running.post("/actions", {**form, "csrf": "wrong"}, X_User="ann", **PROVEN),
+            running.post("/actions", form, **PROVEN),
+            running.post("/actions", form, X_User="ann", **PROVEN, Origin="https://evil.example"),
+            running.post("/actions", form, X_User="ann", **PROVEN, Origin="null"),
+            running.post("/actions", form, X_User="ann", **PROVEN, Sec_Fetch_Site="cross-site"),
+            running.post("/actions", form, X_User="ann", **PROVEN, Sec_Fetch_Site="same-site"),
         ):
             assert refused.status in (401, 403)
         assert store.wanted(task.task_id) == ""
-        done = running.post("/actions", form, X_User="ann", Origin=own, Sec_Fetch_Site="same-origin")
+        done = running.post("/actions", form, X_User="ann", **PROVEN, Origin=own, Sec_Fetch_Site="same-origin")
         assert (done.status, done.headers["location"]) == (303, f"/tasks/{task.task_id}")
         assert store.wanted(task.task_id) == "pause"
         assert store.get(task.task_id).task_status == RUNNING
-        assert running.post("/actions", {**form, "action": "drop"}, X_User="ann").status == 409
-        assert running.post("/actions", {**form, "task": "none"}, X_User="ann").status == 409
-        log = running.get("/actions", X_User="ann").text
+        assert running.post("/actions", {**form, "action": "drop"}, X_User="ann", **PROVEN).status == 409
+        assert running.post("/actions", {**form, "task": "none"}, X_User="ann", **PROVEN).status == 409
+        log = running.get("/actions", X_User="ann", **PROVEN).text
         assert "ann" in log
         assert "pause" in log
     with serving([store.path], proxy_header="X-User") as running:
@@ -444,7 +502,7 @@ def rendered() -> Any:
     from trueup.serve.render import Renderer
     from trueup.store.history import TableRun, TableState
 
-    renderer = Renderer("secret")
+    renderer = Renderer()
 
     def render(name: str) -> str:
         time = "2026-01-01T00:00:00.000Z"

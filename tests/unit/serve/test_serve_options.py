@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from trueup.errors import ConfigError
-from trueup.serve.options import ServeOptions, read_tokens
+from trueup.serve.options import ServeOptions, read_secret, read_tokens
+from trueup.serve.publish import push_metrics
 
 TOKENS = (("ann", b"x" * 32),)
+# All addresses of this machine.
+OWN = tuple(each.address for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +35,14 @@ TOKENS = (("ann", b"x" * 32),)
         ({"tls_cert": "x"}, "belong together"),
         ({"tls_cert": "x", "tls_key": "y"}, "no such file"),
         ({"allow_actions": True}, "who acts"),
-        ({"allow_actions": True, "proxy_header": "X-User"}, ""),
+        ({"allow_actions": True, "proxy_header": "X-User"}, "every user of this machine can send X-User"),
+        ({"allow_actions": True, "proxy_header": "X-User", "tokens": TOKENS}, "every user of this machine"),
+        ({"allow_actions": True, "proxy_header": "X-User", "proxies": ("192.0.2.7", "::1")}, "every user of this"),
+        ({"allow_actions": True, "proxy_header": "X-User", "proxies": OWN}, "every user of this machine"),
+        ({"allow_actions": True, "proxy_header": "X-User", "proxies": ("192.0.2.7",)}, ""),
+        ({"allow_actions": True, "proxy_header": "X-User", "proxy_secret": b"x"}, ""),
+        ({"allow_actions": True, "tokens": TOKENS}, ""),
+        ({"tokens": TOKENS, "proxy_secret": b"x"}, "for the proxy that names the user"),
         ({"proxies": ("proxy",)}, "not an IP address"),
     ],
 )
@@ -65,3 +78,23 @@ def test_tokens(tmp_path: Path) -> None:
         read_tokens(str(file))
     with pytest.raises(ConfigError, match="cannot read"):
         read_tokens(str(tmp_path / "missing"))
+
+
+def test_the_secret_of_a_proxy(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("0123456789abcdef\n")
+    file.chmod(0o600)
+    assert read_secret(str(file)) == sha256(b"0123456789abcdef").digest()
+    for wrong in ("", "short", "a b", "0123456789abcdef\n0123456789abcdef"):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match="has no secret"):
+            read_secret(str(file))
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="other users can read"):
+        read_secret(str(file))
+
+
+def test_metrics_are_not_pushed_with_an_open_password() -> None:
+    with pytest.raises(ConfigError, match="the log-in would be sent unencrypted") as caught:
+        push_metrics("http://me:hunter2@push.example.com:9091", b"")
+    assert "hunter2" not in f"{caught.value} {caught.value.cure}"

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
+from trueup.config.transport import is_local_host
 from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, TrueupError
 from trueup.nodes.base import KeyBlocks, Moment, NodeColumn, NodeTable, Plan
 from trueup.nodes.databases.sql import Dialect, SqlNode, text
@@ -254,6 +255,8 @@ _LITERALS: dict[ValueClass, str] = {
 }
 
 
+# Methods in which the server gets the answer to a challenge, or asks for more, but not the password.
+_CHALLENGES = (b"mysql_native_password", b"client_ed25519", b"caching_sha2_password")
 # Options of an address that name files for TLS.
 _TLS_FILES = ("ssl_ca", "ssl_cert", "ssl_key")
 
@@ -281,13 +284,18 @@ class Address:
         options = dict(parse_qsl(url.query))
         socket = options.pop("unix_socket", "")
         needed = {"ssl_key": "ssl_cert", "ssl_verify_identity": "ssl_ca"}
-        is_known = set(options) <= {*_TLS_FILES, *needed}
-        is_known &= options.get("ssl_verify_identity", "true") in ("true", "false")
+        is_known = set(options) <= {*_TLS_FILES, *needed, "insecure"}
+        is_known &= all(options.get(name, "true") in ("true", "false") for name in ("ssl_verify_identity", "insecure"))
         is_complete = all(other in options for name, other in needed.items() if name in options)
         if not (url.path.strip("/") and is_known and is_complete):
             raise _wrong_address(node)
         user, password = unquote(url.username or ""), unquote(url.password or "")
         return cls(url.hostname or "localhost", port, user, password, unquote(url.path.strip("/")), socket, options)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no other program can pass for the server, or the address accepts that."""
+        return bool(self.socket) or "ssl_ca" in self.options or self.options.get("insecure") == "true"
 
     @property
     def tls(self) -> dict[str, Any]:
@@ -303,7 +311,7 @@ class Address:
 def _wrong_address(node: str) -> ConfigError:
     cure = (
         "write mysql://user:password@host:3306/database; after ? unix_socket=PATH, ssl_ca=FILE (with it"
-        " ssl_verify_identity=false), ssl_cert=FILE (with it ssl_key=FILE)"
+        " ssl_verify_identity=false), ssl_cert=FILE (with it ssl_key=FILE), insecure=true"
     )
     return ConfigError("the address is not valid", cure=cure, node=node)
 
@@ -442,6 +450,9 @@ class MySqlNode(SqlNode):
         place: dict[str, Any] = {"unix_socket": address.socket} if address.socket else {"host": address.host}
         try:
             connection = _connection_class()(
+                is_proven=address.is_proven,
+                is_near=bool(address.socket) or is_local_host(address.host),
+                node=self.name,
                 **place,
                 **address.tls,
                 port=address.port,
@@ -497,7 +508,9 @@ class MySqlNode(SqlNode):
 def _connection_class() -> Any:
     """Return the class of connections of PyMySQL, whose objects share the settings of TLS if the address has none.
 
-    PyMySQL would read the certificates of the system for each connection, and not use them: that takes 20 ms.
+    PyMySQL would read the certificates of the system for each connection, and not use them: that takes 20 ms. It would
+    also send the password to every server that asks for it: here only to one that is proven, or that does not get it
+    (the answer to a challenge). A server of this machine may encrypt it with its public key.
     """
     try:
         from pymysql.connections import Connection
@@ -506,6 +519,48 @@ def _connection_class() -> Any:
     shared: list[Any] = []
 
     class Sharing(Connection):  # type: ignore[misc]
+        def __init__(self, *, is_proven: bool, is_near: bool, node: str, **settings: Any) -> None:
+            self._is_proven, self._is_near, self._node = is_proven, is_near, node
+            self._public_key: Any = None
+            self._has_tls = False
+            super().__init__(**settings)
+
+        # PyMySQL sends the password as it is if this is true.
+        @property
+        def _secure(self) -> bool:
+            return self._has_tls and self._is_proven
+
+        @_secure.setter
+        def _secure(self, value: bool) -> None:
+            self._has_tls = value
+
+        # Else it encrypts it with what the server sends.
+        @property
+        def server_public_key(self) -> Any:
+            self._check(is_allowed=self._is_near)
+            return self._public_key
+
+        @server_public_key.setter
+        def server_public_key(self, value: Any) -> None:
+            self._public_key = value
+
+        def _request_authentication(self) -> None:
+            # With TLS, it would not wait for a question.
+            self._check(is_allowed=self._auth_plugin_name != "sha256_password" or self._is_near)
+            super()._request_authentication()
+
+        def _process_auth(self, plugin_name: bytes, *more: Any) -> Any:
+            self._check(is_allowed=plugin_name in _CHALLENGES or (self._is_near and plugin_name == b"sha256_password"))
+            return super()._process_auth(plugin_name, *more)
+
+        def _check(self, *, is_allowed: bool) -> None:
+            if self.password and not self._is_proven and not is_allowed:
+                raise ConfigError(
+                    "the server asks for the password, and nothing proves which server it is",
+                    cure="add ssl_ca=FILE or unix_socket=PATH to the address; or accept it with insecure=true",
+                    node=self._node,
+                )
+
         def _create_ssl_ctx(self, settings: Any) -> Any:
             if settings:
                 return super()._create_ssl_ctx(settings)

@@ -97,6 +97,33 @@ def levels(diagnosis: Diagnosis, level: str) -> list[str]:
     return [f"{each.check}: {each.message}" for each in findings]
 
 
+def test_slots_without_a_limit(examine: Examine, two: list[Database]) -> None:
+    """The log that a slot keeps for a process that was killed fills the disk, unless the server has a limit."""
+    server = two[0].server.database("postgres")
+    assert not [each for each in examine(two, "items").findings if each.check == "slots"]
+    server.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
+    try:
+        found = of(examine(two, "items"), "slots", "n1")
+        assert found.level == "WARN"
+        assert found.message.startswith("the log that slots keep can fill the disk; no process reads left_behind (")
+        assert "set max_slot_wal_keep_size" in found.cure
+        for setting in ("max_slot_wal_keep_size = '2GB'", "idle_replication_slot_timeout = '1d'"):
+            name = setting.partition(" ")[0]
+            if not server.execute("SELECT FROM pg_settings WHERE name = %s", [name]):
+                continue
+            server.execute(f"ALTER SYSTEM SET {setting}")
+            server.execute("SELECT pg_reload_conf()")
+            try:
+                # New sessions have the setting a moment later.
+                limit = f"limited by {name} = "
+                assert wait_until(lambda limit=limit: limit in of(examine(two), "slots", "n1").message, 30)  # type: ignore[misc]
+            finally:
+                server.execute(f"ALTER SYSTEM RESET {name}")
+                server.execute("SELECT pg_reload_conf()")
+    finally:
+        server.execute("SELECT pg_drop_replication_slot('left_behind')")
+
+
 def test_healthy_nodes(examine: Examine, two: list[Database]) -> None:
     found = examine(two, "items")
     assert (levels(found, "FAIL"), levels(found, "WARN"), found.exit_code) == ([], [], 0)

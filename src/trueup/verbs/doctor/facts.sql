@@ -20,6 +20,14 @@ SELECT current_setting('server_version') AS version_text,
                  CASE WHEN current_setting('full_page_writes') = 'off' THEN 'full_page_writes = off' END) AS unsafe,
        current_setting('max_replication_slots')::int AS max_slots,
        (SELECT count(*)::int FROM pg_replication_slots) AS slots,
+       -- Without them, the log that a slot keeps has no limit. The second one is of version 18.
+       current_setting('max_slot_wal_keep_size') AS slot_keeps,
+       coalesce(current_setting('idle_replication_slot_timeout', true), '0') AS slot_timeout,
+       (SELECT array_agg(format('%I (%s)', s.slot_name, pg_size_pretty(pg_wal_lsn_diff(now.lsn, s.restart_lsn)))
+                         ORDER BY s.slot_name)
+          FROM pg_replication_slots s,
+               (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END) now (lsn)
+         WHERE NOT s.active AND s.restart_lsn IS NOT NULL) AS idle_slots,
        current_setting('max_wal_senders')::int AS max_senders,
        current_setting('hot_standby_feedback')::bool AS feedback,
        current_setting('max_standby_streaming_delay') AS standby_delay,

@@ -111,6 +111,7 @@ def check(request: DoctorRequest, reached: Reached) -> Iterator[Finding]:
         yield check_timeouts(where, facts)
         yield check_durability(where, facts)
         yield _replication(where, facts)
+        yield from check_slots(where, facts)
         yield _clock(where, facts)
 
 
@@ -233,6 +234,27 @@ def _replication(where: str, facts: Facts) -> Finding:
         where,
         f"wal_level {row['wal_level']}, {row['slots']} of {row['max_slots']} slots used,"
         f" {row['max_senders']} senders; role {row['role']} {can} replicate",
+    )
+
+
+def check_slots(where: str, facts: Facts) -> Iterator[Finding]:
+    """Warn if slots exist, and nothing limits the log that they keep when the process that reads one was killed."""
+    row = facts.row
+    if not row["slots"]:
+        return
+    limits = [f"max_slot_wal_keep_size = {row['slot_keeps']}"] if row["slot_keeps"] != "-1" else []
+    if row["slot_timeout"] != "0":
+        limits.append(f"idle_replication_slot_timeout = {row['slot_timeout']}")
+    idle = f"; no process reads {', '.join(row['idle_slots'])}" if row["idle_slots"] else ""
+    if limits:
+        yield ok("slots", where, f"the log that slots keep is limited by {' and '.join(limits)}{idle}")
+        return
+    also = ", or idle_replication_slot_timeout," if row["version"] >= 180000 else ""
+    yield warn(
+        "slots",
+        where,
+        f"the log that slots keep can fill the disk{idle}",
+        f"set max_slot_wal_keep_size{also} on the server; drop a slot whose job will not be continued",
     )
 
 

@@ -7,12 +7,14 @@ import logging
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import trueup
 from trueup.config.logs import JsonFormatter, TextFormatter
 from trueup.config.visible import as_lines, one_line, visible, visible_json
+from trueup.engine.progress import Bar
 from trueup.report.text import aligned
 
 SOURCES = Path(trueup.__file__).parent
@@ -45,6 +47,16 @@ def test_log_records() -> None:
     traced = TextFormatter().format(record)
     assert "\x1b" not in traced
     assert all(line.startswith("  ") for line in traced.split("\n")[1:])
+
+
+def test_bars_of_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sync has a bar per table: its name is no markup."""
+    bar = Bar()
+    bar.stage("a[/bold]\x1b[2J\nVERIFIED", 2)
+    bar.advance(rows=1)
+    bar.close()
+    shown = capsys.readouterr().err
+    assert ("a[/bold]" in shown, "\x1b[2J" in shown, "\nVERIFIED" in shown) == (True, False, False)
 
 
 def test_there_are_two_ways_out() -> None:

@@ -222,12 +222,13 @@ def test_a_changed_table_is_refused(nodes: list[Database]) -> None:
 
 
 REPLACED = {
-    "dropped and created": "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text); "
+    "dropped and created": "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text, m mood[] DEFAULT '{ok}'); "
     "INSERT INTO t SELECT i, 'wrong' FROM generate_series(1, 30000) i",
-    "swapped": "CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u SELECT id, 'wrong' FROM t; "
+    "swapped": "CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u SELECT id, 'wrong', m FROM t; "
     "ALTER TABLE t RENAME TO old; ALTER TABLE u RENAME TO t",
     "loaded again": "BEGIN; TRUNCATE t; INSERT INTO t SELECT i, 'wrong' FROM generate_series(1, 30000) i; COMMIT",
     "another column": "ALTER TABLE t DROP v; ALTER TABLE t ADD v text DEFAULT 'wrong'",
+    "another label": "ALTER TYPE mood RENAME VALUE 'ok' TO 'wrong'",
     "another partition": "BEGIN; ALTER TABLE p DETACH PARTITION p2; UPDATE p2 SET v = 'wrong'; "
     "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10001) TO (99999); COMMIT",
 }
@@ -238,13 +239,14 @@ def test_blocks_of_a_table_that_was_replaced_are_refused(databases: Databases, o
     filled = "SELECT i, 'v' || i FROM generate_series(1, 20000) i"
     pair = databases(2)
     for number, (case, statements) in enumerate(REPLACED.items()):
-        on_all(pair, "DROP TABLE IF EXISTS t, old, p")
+        on_all(pair, "DROP TABLE IF EXISTS t, old, p; DROP TYPE IF EXISTS mood; CREATE TYPE mood AS ENUM ('ok')")
         on_all(pair, f"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t {filled}")
         on_all(
             pair,
             "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
             "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10001);"
-            f"CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10001) TO (99999); INSERT INTO p {filled}; ANALYZE",
+            f"CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10001) TO (99999); INSERT INTO p {filled};"
+            "ALTER TABLE t ADD m mood[] DEFAULT '{ok}'; ANALYZE",
         )
         table = "p" if "partition" in case else "t"
         with pytest.raises(Interrupted):

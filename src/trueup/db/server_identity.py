@@ -86,8 +86,8 @@ class TableFacts:
     """What changes when the rows of a table come, go or change without being written one by one.
 
     `table` is its OID, 0 if it does not exist. `files` identifies the files of the table, its partitions and its
-    children, `columns` for their columns. Both are empty if a part of it is a foreign table, which may be another one
-    on its server, or an unlogged table, which a crash empties: nothing says whether their rows are the same.
+    children, `columns` their columns and types. Both are empty if a part of it is a foreign table, which may be another
+    one on its server, or an unlogged table, which a crash empties: nothing says whether their rows are the same.
     """
 
     table: int

@@ -280,6 +280,23 @@ def test_what_is_resumed_says_so_in_the_verdict(databases: Databases, on_all: On
     assert trueup.resume(unlogged, nodes=_addresses(pair)).earlier == ""
 
 
+def test_views_are_compared_again(databases: Databases, on_all: OnAll) -> None:
+    """They are compared by value, and have no journal."""
+    pair = databases(2)
+    on_all(pair, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2); CREATE VIEW w AS TABLE t")
+
+    class StopAtHashing(Silent):
+        def stage(self, name: str, total: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        trueup.diff("w", nodes=_addresses(pair), key=("id",), progress=StopAtHashing(), **SETTINGS)
+    with TaskStore() as store:
+        task = store.list(limit=1)[0].task_id
+    pair[1].execute("DELETE FROM t WHERE id = 2")
+    assert trueup.resume(task, nodes=_addresses(pair)).pairs["n1/n2"].missing == 1
+
+
 def test_a_table_that_is_replaced_while_suspects_are_read_again(
     databases: Databases, on_all: OnAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,7 +273,8 @@ def resume_any(
         if earlier.task_type in _MANY:
             return many.resume_many(many.many_again(earlier, config), earlier, store=store, progress=progress)
         request = request_again(earlier.task_context, earlier.cluster_name, config)
-        return one.resume(request, earlier, store=store, progress=progress)
+        by_value = partial(_compare_by_value, CompareRequest(request)) if can_compare(request) else None
+        return one.resume(request, earlier, store=store, progress=progress, by_value=by_value)
 
 
 def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResult:

@@ -5,21 +5,37 @@ Rows of one table that were read at several moments prove something only if it w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from trueup.db.node import error_from_server
 from trueup.db.server_identity import server_position, table_facts
 from trueup.db.snapshot import Control, Position
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
+from trueup.report.model import DiffResult
+from trueup.rows.comparable import OnlyByValue
 from trueup.rows.spec import TableSpec
 from trueup.store import Task
 from trueup.task.compare.model import Hashed
 from trueup.task.compare.state import Comparison, State
+from trueup.task.open import OpenTask
 from trueup.verbs.diff.journal import Before
+
+# Compares the table of a task.
+Compare: TypeAlias = Callable[[OpenTask], DiffResult]
+
+
+def or_by_value(compare: Compare, by_value: Compare | None, task: OpenTask) -> DiffResult:
+    """Compare a table, or what can be compared only by value, such as a view; that has no journal and starts again."""
+    try:
+        return compare(task)
+    except OnlyByValue:
+        if by_value is None:
+            raise
+        return by_value(task)
 
 
 class OtherRows(CheckFailed):

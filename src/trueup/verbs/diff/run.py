@@ -7,7 +7,6 @@ the differences, write the report.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from functools import partial
@@ -15,7 +14,7 @@ from functools import partial
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
 from trueup.report.model import DiffResult
-from trueup.rows.comparable import OnlyByValue, check, check_key_values
+from trueup.rows.comparable import check, check_key_values
 from trueup.rows.request import TableRequest
 from trueup.store import Task, TaskStore
 from trueup.task.compare.recheck import recheck
@@ -32,7 +31,7 @@ from trueup.verbs.diff.compare import compare_table, end_snapshots
 from trueup.verbs.diff.journal import Before, open_journal, read_journal, remove_journal, remove_old_journals
 from trueup.verbs.diff.ranges import plan_ranges
 from trueup.verbs.diff.rehash import rehash
-from trueup.verbs.diff.resume import no_other_table, same_table
+from trueup.verbs.diff.resume import Compare, no_other_table, or_by_value, same_table
 
 
 def run(
@@ -41,7 +40,7 @@ def run(
     store: TaskStore,
     progress: Progress | None = None,
     shared: Shared | None = None,
-    by_value: Callable[[OpenTask], DiffResult] | None = None,
+    by_value: Compare | None = None,
 ) -> DiffResult:
     """Compare a table; `shared`: the engine of a run over many tables, `by_value`: compares views, and other types."""
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
@@ -56,12 +55,7 @@ def run(
         progress=progress,
         on_interrupt=how_to_resume(request),
     ) as task:
-        try:
-            result = _run(request, task, None, shared)
-        except OnlyByValue:
-            if by_value is None:
-                raise
-            result = by_value(task)
+        result = or_by_value(partial(_run, request, before=None, shared=shared), by_value, task)
     remove_journal(store, result)
     return result
 
@@ -73,11 +67,12 @@ def resume(
     store: TaskStore,
     progress: Progress | None = None,
     shared: Shared | None = None,
+    by_value: Compare | None = None,
 ) -> DiffResult:
-    """Continue a task that was interrupted or failed, without the blocks that it has finished."""
+    """Continue a task that was interrupted or failed, without the blocks that it has finished; by value, all of it."""
     before = read_journal(store, task.task_id)
     with reopen_task(store, task, progress=progress, on_interrupt=how_to_resume(request)) as reopened:
-        result = _run(request, reopened, before, shared)
+        result = or_by_value(partial(_run, request, before=before, shared=shared), by_value, reopened)
     remove_journal(store, result)
     return result
 

@@ -27,7 +27,7 @@ MEANING = {
     ("RESOLVED", "rerun"): "all keys of the earlier report are equal now; no other rows were compared",
     ("ACCEPTED", "rerun"): "keys of the earlier report have only accepted differences; no other rows were compared",
     ("DIFFER", "rerun"): "keys of the earlier report differ; no other rows were compared",
-    ("INCOMPLETE", "rerun"): "not all keys of the earlier report were compared; nothing is proven",
+    ("INCOMPLETE", "rerun"): "not all differences were compared again; nothing is proven",
 }
 _MAX_REASONS = 10
 KINDS = ("missing", "extra", "changed", "in_flight")

@@ -199,9 +199,13 @@ def _wait_for_prepared(source: Connection, seconds: float) -> None:
     Later ones do not matter: with guards, the fence waits for those that write, as for all writers.
     """
     seen = set(gate.prepared_names(gate.query_prepared(source)))
+    # Names may be used again: what was there at the beginning is refused by then.
+    until = time.monotonic() + seconds
     while seen:
         old = gate.prepared_names(source.execute(gate.statement("prepared_before"), {"seconds": seconds}))
         gate.refuse([gate.condition(gate.PREPARED, old)])
+        if time.monotonic() > until:
+            return
         time.sleep(_BETWEEN)
         seen &= set(gate.prepared_names(gate.query_prepared(source)))
 

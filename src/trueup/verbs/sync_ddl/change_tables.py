@@ -197,7 +197,7 @@ def _refuse_references(target: Connection, of_sync: dict[str, Member], chosen: S
     staying = {member.table for name, member in of_sync.items() if name not in chosen}
     problems = []
     for key in read_foreign_keys(target, removed):
-        ends = {key.child, key.parent}
+        ends = {key.child_root, key.parent_root}
         if ends & removed and ends & staying:
             other = display_name(*next(iter(ends & staying)))
             problems.append(

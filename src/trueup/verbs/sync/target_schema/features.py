@@ -55,10 +55,13 @@ def check_definitions(
             what = f"column {row['column']} is compressed with lz4, which the target's server was built without"
             cure = f"{alter.as_string(source)} (values that are stored stay as they are)"
             problems.append(Problem(display_name(*name), what, cure))
-    found = [row for row in _rows(source, "xml_definitions") if (row["schema"], row["name"]) not in left_out]
-    if found and not _has_xml(target):
+    if not _has_xml(target):
         what = "the target's server was built without XML, which its definition uses"
-        problems += [Problem(row["shown"], what, "use a server with XML (libxml), or drop it") for row in found]
+        problems += [
+            Problem(row["shown"], what, "use a server with XML (libxml), or drop it")
+            for row in _rows(source, "xml_definitions")
+            if (row["schema"], row["name"]) not in left_out
+        ]
     known = {str(name) for (name,) in target.execute(_statement("known_collations")).fetchall()}
     missing: dict[tuple[str, bool], list[str]] = {}
     for row in _rows(source, "collations"):

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trueup.api.diff import diff
+from trueup.config.files import write_whole
 from trueup.config.load import load
 from trueup.db.statements import load as load_statements
 from trueup.engine.progress import Progress
@@ -80,7 +81,6 @@ def _write_config(folder: Path, servers: list[Server]) -> Path:
     lines = [f"# The nodes of the demo. Stop them with: trueup demo --stop --folder {folder}", "[nodes]"]
     lines += [f'{server.name} = "{server.uri()}"' for server in servers]
     lines += ["", "[clusters]", "demo = [" + ", ".join(f'"{server.name}"' for server in servers) + "]", ""]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    path.chmod(0o600)
+    write_whole(path, "\n".join(lines).encode())
     load(str(path))
     return path

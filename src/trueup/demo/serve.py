@@ -15,6 +15,7 @@ import psycopg
 from trueup.api.diff import diff
 from trueup.api.tube import Tube
 from trueup.api.validate import Validation
+from trueup.config.files import write_whole
 from trueup.config.load import load
 from trueup.config.model import Config
 from trueup.config.settings import SparkSettings
@@ -86,8 +87,7 @@ def _write_config(folder: Path, up: Database, down: Database) -> Path:
         'arguments = "--schema public --cluster demo"',
         'cron = "30 3 * * *"',
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    path.chmod(0o600)
+    write_whole(path, ("\n".join(lines) + "\n").encode())
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -53,11 +54,13 @@ class Moved:
 class Shop:
     """Writers that insert orders through the pointer and remember the committed ones."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, password: str) -> None:
         self.confirmed: list[list[str]] = [[] for _ in range(_WRITERS)]
         self.errors: list[str] = []
         self.longest = 0.0
         self._address = address
+        # The pointer has none.
+        self._password = password
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._order, args=(number,)) for number in range(_WRITERS)]
 
@@ -86,7 +89,7 @@ class Shop:
 
     def _order(self, number: int) -> None:
         try:
-            with connect(self._address, application_name=f"shop {number}") as db:
+            with connect(self._address, password=self._password, application_name=f"shop {number}") as db:
                 while not self._stop.wait(DELAY):
                     mark = f"{number}-{len(self.confirmed[number])}"
                     began = time.perf_counter()
@@ -100,10 +103,11 @@ class Shop:
 
 def run(*, rows: int, progress: Progress) -> Moved:
     """Sync two servers, move a shop to the second and back while it writes, then search for every committed order."""
+    password = secrets.token_urlsafe(24)
     with (
         TemporaryDirectory(prefix="trueup-demo-") as folder,
-        Server.start(name="old", settings=DURABLE) as one,
-        Server.start(name="new", settings=DURABLE) as other,
+        Server.start(name="old", settings=DURABLE, password=password) as one,
+        Server.start(name="new", settings=DURABLE, password=password) as other,
         TaskStore(Path(folder) / "tasks.db") as store,
     ):
         old, new = one.create_database("shop"), other.create_database("shop")
@@ -111,7 +115,7 @@ def run(*, rows: int, progress: Progress) -> Moved:
         first, second = Node("old", old.uri), Node("new", new.uri)
         request = SwitchoverRequest("main", first, second, budget=10.0, proof="keys", close_keys=3000)
         sync_request = SyncRequest(first, second, Scope("main"), SparkSettings(engine="local"))
-        shop = Shop(old.uri)
+        shop = Shop(old.uri, password)
         sync.start(sync_request, progress)
         prepare_only(request)
         with shop.open():

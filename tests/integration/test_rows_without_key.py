@@ -186,3 +186,13 @@ def test_a_resumed_run_counts_the_rows_of_its_own_blocks(databases: Databases, o
         node.execute(f"INSERT INTO t VALUES (70, NULL, '{value}')")
         node.execute(LIE.replace("@t", "t"))
     assert "rows were counted" in (result := resumed(200)).incomplete[0], result
+
+
+def test_rows_that_no_unit_of_a_scan_by_pages_has(
+    databases: Databases, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trueup.verbs.diff.compare.is_scattered", lambda controls, spec: True)
+    nodes = databases(2)
+    _create(nodes, LEFT_OUT["single"], "single")
+    for quick in (True, False):
+        assert "101 rows were counted, and 100 compared" in compare(nodes, "single", quick=quick, **SMALL).incomplete[0]

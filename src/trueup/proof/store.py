@@ -100,11 +100,13 @@ def ages(connection: Connection, validation: str) -> dict[str, Age]:
     return {row["source"]: Age(row["blocks"], row["unhashed"], row["touched"], row["oldest_at"]) for row in rows}
 
 
-def replace_all(connection: Connection, validation: str, table: str, new: Iterable[CertificateBlock]) -> None:
-    """Store the blocks of a table in place of all it has."""
+def replace_all(
+    connection: Connection, validation: str, table: str, new: Iterable[CertificateBlock]
+) -> list[CertificateBlock]:
+    """Store the blocks of a table in place of all it has; return them with their numbers."""
     ordered = in_order(new)
     _rows(connection, "drop_blocks", validation=validation, source=table, ids=None)
-    _add(connection, validation, table, ordered)
+    return _add(connection, validation, table, ordered)
 
 
 def replace_block(

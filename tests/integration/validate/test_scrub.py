@@ -112,3 +112,21 @@ def test_the_next_start_goes_on_with_the_oldest_block(copy: Copy) -> None:
     after = {block.block: block for block in blocks(copy)}
     assert len(after) == 200
     assert all(after[block.block].hashed_at == block.hashed_at for block in before)
+
+
+def test_a_truncated_table_without_scrubs_is_cut_and_changed_again(copy: Copy) -> None:
+    """The table has no blocks until it is compared after the TRUNCATE; later keys belong to those."""
+    copy.both(TABLE)
+    copy.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 20) i")
+    copy.replicate()
+    copy.start()
+    for _ in range(2):
+        copy.up.execute("TRUNCATE t; INSERT INTO t SELECT i, i FROM generate_series(1, 30) i")
+        assert copy.fence().exit_code == 0
+        copy.up.execute("UPDATE t SET n = 0 WHERE id = 7; DELETE FROM t WHERE id > 25")
+        assert copy.fence().exit_code == 0
+        copy.up.execute("TRUNCATE t")
+        assert copy.fence().exit_code == 0
+        copy.up.execute("INSERT INTO t VALUES (1, 1)")
+        assert copy.fence().exit_code == 0
+    assert not copy.ended

@@ -206,7 +206,7 @@ class Scrubber:
         if due.block.id:
             after = store.replace_block(meta.connection, validation, name, due.block, after)
         else:
-            store.replace_all(meta.connection, validation, name, after)
+            after = store.replace_all(meta.connection, validation, name, after)
         self.generation += 1
         cuts = self._cuts.get(name)
         if cuts is not None and len(after) == 1 and after[0].id == due.block.id:

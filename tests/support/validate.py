@@ -29,6 +29,7 @@ class Copy:
     def __init__(self, up: Database, down: Database) -> None:
         self.up = up
         self.down = down
+        self.nodes = {"n1": up.uri, "n2": down.uri}
         self.name = "v"
         self.engine: Literal["local", "spark"] = "local"
         # Named, because each call would look for the validation on both nodes.
@@ -40,7 +41,7 @@ class Copy:
     @property
     def validation(self) -> Validation:
         """Return the validation."""
-        return Validation(self.name, meta=self.meta, nodes={"n1": self.up.uri, "n2": self.down.uri})
+        return Validation(self.name, meta=self.meta, nodes=self.nodes)
 
     @property
     def slot(self) -> str:

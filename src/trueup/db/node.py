@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,9 @@ _DEFAULTS = {
 }
 
 _log = logging.getLogger(__name__)
+
+# Tables of the catalog that are private for a good reason.
+_WITH_SECRETS = re.compile(r"\bpg_(authid|shadow|subscription|user_mapping|statistic|largeobject)\b")
 
 _CURES = {
     "28P01": "check the password (the address, PGPASSWORD, or ~/.pgpass)",
@@ -202,7 +206,12 @@ def error_from_text(
     if lost or state[:2] == "28" or state in ("3D000", "53300"):
         cure = _CURES.get(state) or f"check that the server is running and reachable: {node.describe()}"
         return NodeError(text, cure=_connect_cure(text) or cure, node=node.name, table=table, block=block)
-    return QueryError(text, sqlstate=state, cure=_CURES.get(state, ""), node=node.name, table=table, block=block)
+    cure = _CURES.get(state, "")
+    if state == "42501" and _WITH_SECRETS.search(text):
+        cure = (
+            "use a role with more rights; do not grant SELECT on this table, because it has passwords or rows of others"
+        )
+    return QueryError(text, sqlstate=state, cure=cure, node=node.name, table=table, block=block)
 
 
 def _shortened(text: str) -> str:

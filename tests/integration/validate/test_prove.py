@@ -607,3 +607,36 @@ def test_the_demo(capfd: pytest.CaptureFixture[str]) -> None:
     verdicts = [line.partition(":")[0] for line in output.splitlines() if line.startswith(("MATCH", "DIFF", "INCOM"))]
     assert verdicts == ["INCOMPLETE", "MATCH", "DIFFER", "MATCH", "MATCH"]
     assert "the certificate is void since" in output
+
+
+@both_sources
+def test_the_documented_role(copy: Copy, changes: str) -> None:
+    """It owns the tables and may replicate; pg_subscription, which has passwords, it may not read."""
+    role = f"user_{copy.down.name}"
+    nodes = {}
+    for name, database in (("n1", copy.up), ("n2", copy.down)):
+        database.execute(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'p'; {TABLE}; ALTER TABLE t OWNER TO {role}")
+        database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {role}; GRANT pg_read_all_stats TO {role}")
+        nodes[name] = database.server.uri(database.name, role, "p")
+    copy.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 300) i")
+    copy.replicate("TABLES IN SCHEMA public")
+    copy.nodes = nodes
+    try:
+        syncer = "lag:1" if changes == "changelog" else ""
+        copy.start("public.t", **PROOF, changes=changes, syncer=syncer)
+        proven(copy)
+        copy.up.execute("UPDATE t SET n = 0 WHERE id = 7")
+        proven(copy)
+        if changes == "log":
+            assert any("GRANT SELECT (xmin) ON pg_subscription" in text for text in copy.messages)
+            copy.down.execute(f"GRANT SELECT (xmin) ON pg_subscription TO {role}")
+            copy.stop()
+            copy.go_on()
+            assert not any("GRANT" in text for text in copy.messages)
+        copy.down.execute("UPDATE t SET n = -1 WHERE id = 9")
+        _until_errors(copy, {("t", "9", "changed")})
+    finally:
+        copy.stop()
+        copy.down.execute("DROP SCHEMA trueup CASCADE")
+        for database in (copy.up, copy.down):
+            database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")

@@ -17,6 +17,7 @@ from trueup.capture.log.slot import flushed_position, lsn_number
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.database_identity import identity
+from trueup.db.names import display_part
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
@@ -148,14 +149,33 @@ def find_syncer(
     )
 
 
-# The subscriptions of a syncer: OID, slot, and the version of their row in the catalog.
+# The subscriptions of a syncer: OID, slot, and the version of their row in the catalog ("": the role may not see it).
 Versions = tuple[tuple[int, str | None, str], ...]
 
 
 def subscription_versions(target: Connection, oids: Sequence[int]) -> Versions:
     """Return subscriptions, with another version after each alteration."""
-    rows = target.execute(_statements()["versions"], {"oids": list(oids)}).fetchall()
-    return tuple((int(oid), slot, str(version)) for oid, slot, version in rows)
+    statements = _statements()
+    may_see = one_value(target.execute(statements["may_see_versions"]))
+    statement = statements["versions" if may_see else "without_versions"]
+    return tuple(
+        (int(oid), slot, str(version)) for oid, slot, version in target.execute(statement, {"oids": list(oids)})
+    )
+
+
+def recognized(source: Connection, subscriptions: Versions) -> tuple[int, ...]:
+    """Return the OIDs of the subscriptions that replicate the source, as far as an alteration of them would be seen."""
+    return fed_by(source, tuple(each for each in subscriptions if each[2]))
+
+
+def why_unrecognized(subscriptions: Versions, role: str) -> str:
+    """Return why changes of a subscription cannot be distinguished from those of other writers; "" if they can."""
+    if all(version for *_, version in subscriptions):
+        return ""
+    return (
+        "what the subscription applies is compared on the target, too, because the role does not see whether it is"
+        f" altered; to compare less, run there: GRANT SELECT (xmin) ON pg_subscription TO {display_part(role)}"
+    )
 
 
 def fed_by(source: Connection, subscriptions: Versions) -> tuple[int, ...]:

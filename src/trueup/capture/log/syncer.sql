@@ -33,9 +33,15 @@ SELECT (coalesce(max(t.latest_end_lsn), '0/0') - '0/0')::int8
 SELECT subname::text, oid::int8 FROM pg_subscription
  WHERE subname = %(subscription)s AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 
+-- name: may_see_versions
+SELECT has_column_privilege('pg_subscription', 'xmin', 'SELECT')
+
 -- name: versions
 -- Another version after each alteration, also one that is undone.
 SELECT oid::int8, subslotname::text, xmin::text FROM pg_subscription WHERE oid = ANY (%(oids)s::oid[]) ORDER BY oid
+
+-- name: without_versions
+SELECT oid::int8, subslotname::text, '' FROM pg_subscription WHERE oid = ANY (%(oids)s::oid[]) ORDER BY oid
 
 -- name: slots
 SELECT slot_name::text FROM pg_replication_slots WHERE slot_type = 'logical' AND database = current_database()

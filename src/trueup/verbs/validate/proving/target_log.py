@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 from trueup.capture.log.pgoutput import Change, Relation
 from trueup.capture.log.publications import read_published
 from trueup.capture.log.slot import flushed_position, written_position
-from trueup.capture.log.syncer import Syncer, Versions, fed_by, subscription_versions
+from trueup.capture.log.syncer import Syncer, Versions, recognized, subscription_versions, why_unrecognized
 from trueup.db.connection import one_value
 from trueup.db.statements import load
 from trueup.verbs.validate.log import LogSource, target_side
@@ -78,7 +78,9 @@ class TargetLog(LogSource):
         with self._sessions.target_errors():
             self._subscriptions = subscription_versions(self._sessions.target, syncer.oids)
         with self._sessions.source_errors():
-            own = fed_by(self._sessions.source, self._subscriptions)
+            own = recognized(self._sessions.source, self._subscriptions)
+        if note := why_unrecognized(self._subscriptions, self._sessions.target.info.user):
+            self._sessions.log(note)
         self._origin_names = frozenset(f"pg_{oid}" for oid in own)
         # Transactions that it applies from before this position are not read on the source.
         last = {name: max(position, self._origins.last.get(name, 0)) for name in self._origin_names}

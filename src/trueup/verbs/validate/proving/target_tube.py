@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from trueup.capture.log.pgoutput import Relation
-from trueup.capture.log.syncer import Syncer, Versions, fed_by, subscription_versions
+from trueup.capture.log.syncer import Syncer, Versions, recognized, subscription_versions, why_unrecognized
 from trueup.capture.triggers import tubes as tube_functions
 from trueup.capture.triggers.model import Attached
 from trueup.db.names import display_name
@@ -103,7 +103,9 @@ class TargetTube(TubeSource):
         with self._sessions.target_errors():
             self._subscriptions = subscription_versions(self._sessions.target, self._syncer.oids)
         with self._sessions.source_errors():
-            self._syncers = list(fed_by(self._sessions.source, self._subscriptions))
+            self._syncers = list(recognized(self._sessions.source, self._subscriptions))
+        if note := why_unrecognized(self._subscriptions, self._sessions.target.info.user):
+            self._sessions.log(note)
 
     def _check_subscriptions(self) -> None:
         with self._sessions.target_errors():

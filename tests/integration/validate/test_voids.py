@@ -342,3 +342,41 @@ def test_rows_that_have_null_in_the_key_are_not_proven(copy: Copy) -> None:
     proof = copy.validation.prove(timeout=60)
     assert {table.table: table.verdict for table in proof.tables} == {"public.kept": "MATCH", "public.t": "INCOMPLETE"}
     assert any("has no key" in reason for table in proof.tables for reason in table.reasons)
+
+
+def test_changes_of_the_target_that_its_log_does_not_identify(copy: Copy) -> None:
+    """Another replica identity hides former keys of its table, or of its partition; the other tables go on."""
+    tables = ("away", "there", "moved", "other")
+    for name in tables:
+        copy.both(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, n int NOT NULL); CREATE UNIQUE INDEX {name}_n ON {name} (n)"
+        )
+    copy.both(PARTS.format("part") + "ALTER TABLE part1 ALTER n SET NOT NULL; CREATE UNIQUE INDEX part1_n ON part1 (n)")
+    for name in (*tables, "part"):
+        copy.up.execute(f"INSERT INTO {name} SELECT i, i FROM generate_series(1, 15) i")
+    copy.up.execute("CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    copy.down.execute(f"CREATE SUBSCRIPTION {copy.down.name} CONNECTION '{copy.up.uri}' PUBLICATION p")
+    copy.until(lambda: not copy.down.execute("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'"))
+    copy.start("public.*", **PROOF)
+    _certified(copy)
+    by_n = "ALTER TABLE {0} REPLICA IDENTITY USING INDEX {0}_n; "
+    copy.down.execute(by_n.format("away") + "DELETE FROM away WHERE id = 1")
+    back = "; ALTER TABLE there REPLICA IDENTITY DEFAULT"
+    copy.down.execute(by_n.format("there") + "DELETE FROM there WHERE id = 2" + back)
+    # The log has the new key only.
+    copy.down.execute(by_n.format("moved") + "UPDATE moved SET id = 103 WHERE id = 3")
+    copy.down.execute(by_n.format("part1") + "DELETE FROM part WHERE id = 4; UPDATE part SET n = -1 WHERE id = 14")
+    copy.down.execute("UPDATE other SET n = -1 WHERE id = 5")
+    expected = {
+        ("away", "1"), ("there", "2"), ("moved", "3"), ("moved", "103"), ("part", "4"), ("part", "14"), ("other", "5"),
+    }  # fmt: skip
+    copy.until(lambda: {(e.source.removeprefix("public."), e.key[0]) for e in copy.errors()} == expected)
+    assert not copy.ended
+    copy.down.execute("ALTER TABLE part1 REPLICA IDENTITY DEFAULT")
+    copy.stop()
+    copy.go_on()
+    proof = copy.validation.prove(timeout=30)
+    reasons = {table.table.removeprefix("public."): " ".join(table.reasons) for table in proof.tables}
+    assert "the replica identity of public.away on the target lacks the key" in reasons["away"]
+    assert {name for name, reason in reasons.items() if "lacks the key" in reason} == {"away", "moved"}
+    copy.validation.prove(["public.other"], timeout=30)

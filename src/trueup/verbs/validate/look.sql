@@ -2,6 +2,7 @@
 -- The tables with these names and all tables of these schemas, as they are selected: with the files of each table and of
 -- its partitions, and its columns. A file is replaced by TRUNCATE and by everything that writes the table again. While
 -- a partition is detached, its changes are not those of the table: each partition has the transaction that attached it.
+-- The log identifies rows by the replica identity of their partition: another one may lack the key.
 SELECT n.nspname::text, c.relname::text, c.oid::int8, t.files,
        -- A column that was dropped and added again has another number. The last part: whether rows that existed before
        -- the column have a value.
@@ -10,7 +11,9 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8, t.files,
        t.writers, t.limits
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  CROSS JOIN LATERAL (
-       SELECT jsonb_object_agg(l.oid, concat_ws('/', l.relfilenode, i.xmin)) AS files,
+       SELECT jsonb_object_agg(l.oid, concat_ws('/', l.relfilenode, i.xmin, CASE WHEN l.relispartition THEN
+                  nullif(l.relreplident, 'd')::text || coalesce((SELECT x.indexrelid::text FROM pg_index x
+                                                            WHERE x.indrelid = l.oid AND x.indisreplident), '') END)) AS files,
               -- Transactions that alter the table and are not visible yet, or were rolled back.
               array_agg(l.xmax::text) || array_agg(i.xmax::text) FILTER (WHERE i.xmax IS NOT NULL) AS writers,
               -- Parts of the table whose changes are not seen. A table with a key has no foreign partitions.
@@ -31,7 +34,9 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
        ARRAY(SELECT concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnum, a.atthasmissing OR a.atthasdef)
                FROM pg_attribute a
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
-       (SELECT jsonb_object_agg(l.oid, l.relfilenode::text)
+       (SELECT jsonb_object_agg(l.oid, concat_ws('/', l.relfilenode, CASE WHEN l.relispartition THEN
+                   nullif(l.relreplident, 'd')::text || coalesce((SELECT x.indexrelid::text FROM pg_index x
+                                                             WHERE x.indrelid = l.oid AND x.indisreplident), '') END))
           FROM (SELECT c.oid AS relid UNION SELECT relid FROM pg_partition_tree(c.oid)) m JOIN pg_class l ON l.oid = m.relid)
        || jsonb_build_object('columns', (SELECT md5(string_agg(a.xmin::text, ' ' ORDER BY a.attnum)) FROM pg_attribute a
                                           WHERE a.attrelid = c.oid AND a.attnum > 0))

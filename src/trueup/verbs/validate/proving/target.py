@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from trueup.capture.log.pgoutput import KeyLost
 from trueup.capture.log.syncer import Syncer
 from trueup.capture.log.visible import wait_until_visible
 from trueup.rows.keys import KeyValues
@@ -145,19 +146,29 @@ class TargetCapture:
             lambda relation: find_target_pair(self._tables, relation), self.read,
             is_judged=lambda table, key, xid: self.compared.has(table, key, xid, self._since),
         )  # fmt: skip
-        with sessions.meta.transaction():
-            for change in pulled.changes:
-                batch.add(change)
-                if batch.size >= _KEYS_PER_CHECK and not self._check(batch.take(), position):
+        try:
+            with sessions.meta.transaction():
+                for change in pulled.changes:
+                    batch.add(change)
+                    if batch.size >= _KEYS_PER_CHECK and not self._check(batch.take(), position):
+                        return False
+                if not self._check(batch.take(), position):
                     return False
-            if not self._check(batch.take(), position):
-                return False
-            self._truncated(batch, position)
-            look()
-            self._note(changes.captured())
-            others = sum(sum(counts.values()) for counts in batch.counts.values())
-            reached = max(self.read, pulled.changes.position)
-            self._store(pulled, reached, others, batch.judged)
+                self._truncated(batch, position)
+                look()
+                self._note(changes.captured())
+                others = sum(sum(counts.values()) for counts in batch.counts.values())
+                reached = max(self.read, pulled.changes.position)
+                self._store(pulled, reached, others, batch.judged)
+        except KeyLost as error:
+            lost = changes.without_keys(error.table or "")
+            if not lost:
+                raise
+            # The others go on: the same changes are read again, and those of this table count as not checked.
+            self._scrubber.forget()
+            with sessions.meta.transaction():
+                self._note(lost)
+            return True
         self.read = reached
         self.compared.forget_before(reached)
         self._has_judged = self._has_judged or others > 0

@@ -66,6 +66,10 @@ class TargetChanges(Protocol):
         """Return how tables are captured now; stored in the transaction that moves the position."""
         ...
 
+    def without_keys(self, table: str) -> Mapping[str, Captured]:
+        """Leave out a table, by its name on the target, of which a change without a key was read."""
+        ...
+
     def take_applied(self) -> int:
         """Return the number of changes of the syncer that were skipped since the last call."""
         ...

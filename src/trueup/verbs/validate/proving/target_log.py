@@ -127,12 +127,25 @@ class TargetLog(LogSource):
         return {}
 
     def _places(self, relation: Relation) -> tuple[int, ...] | None:
-        _, pair = find_target_pair(self._tables, relation)
+        name, pair = find_target_pair(self._tables, relation)
         if pair is None:
             return None
-        missing = [name for name in pair.target.key_names if name not in relation.columns]
-        # A change whose key is not known counts as one that was not checked.
-        return () if missing else tuple(relation.columns.index(name) for name in pair.target.key_names)
+        # A change whose key is not known counts as one that was not checked. Of an update, the log has the former key
+        # only if all its columns are in the replica identity.
+        key, known = pair.target.key_names, relation.columns if relation.identity == "f" else relation.keys
+        if name in self._problems or not {*key} <= {*known}:
+            return ()
+        return tuple(relation.columns.index(column) for column in key)
+
+    def without_keys(self, table: str) -> Mapping[str, Captured]:
+        """Leave out a table of the target: a change in the log lacks the key, also if its replica identity is right.
+
+        The rows of a partition are identified by the replica identity of the partition.
+        """
+        problem = f"a change of {table} in the log of the target lacks the key; the next start looks again"
+        names = [name for name, pair in self._tables.pairs.items() if pair.target_name == table]
+        self._problems |= dict.fromkeys(names, problem)
+        return {name: Captured("", problem) for name in names}
 
     def _published(self) -> list[Name]:
         pairs = self._tables.pairs

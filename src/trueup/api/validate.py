@@ -131,7 +131,7 @@ class Validation:
                 f"a new validation needs {' and '.join(missing)}", cure="see trueup validate start --help"
             )
         defaults = {"scrub_share": _SHARE_OF_PROOF} if both_sides else {}
-        settings = Settings(self.name, **{**defaults, **values}, seed=secrets.randbits(62)).checked()
+        settings = Settings(self.name, **{**defaults, **values}, nonce=secrets.randbits(62)).checked()
         self._node(settings.source)
         if not self._meta_node:
             self._refuse_other_home(settings.target)

@@ -13,6 +13,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from trueup.config.model import Node
+from trueup.db.bound import bind
 from trueup.db.connection import Connection, Cursor
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.errors import Interrupted, NodeError, QueryError, TrueupError
@@ -74,10 +75,11 @@ class Reader:
 
     def _rows_once(self, query: sql.Composed, mode: _Mode) -> list[tuple[Any, ...]]:
         connection = self._open()
-        with connection.cursor() as cursor:
+        statement, values = bind(query, connection)
+        with psycopg.RawCursor(connection) as cursor:
             self._set(cursor, mode)
             # Binary results use the extended protocol, which accepts one statement only: a filter cannot add another.
-            cursor.execute(query, binary=True)
+            cursor.execute(statement, values or None, binary=True)
             return cursor.fetchall()
 
     def _lines_once(self, query: sql.Composed, timeout: float, max_bytes: int) -> list[bytes]:

@@ -47,19 +47,18 @@ class CertifiedTable:
 
 @dataclass(frozen=True)
 class Compared:
-    """How rows were hashed: digests are comparable only with those of the same values."""
+    """By which rules rows were compared."""
 
     mode: str = "full"
     numeric: str = "value"
     float_tolerance: float = 0.0
     filter: str = ""
     digest: str = "native"
-    seed: int = 0
 
     @classmethod
     def of(cls, spec: TableSpec, *, mode: str = "full", float_tolerance: float = 0.0) -> Compared:
         """Return how the rows of a specification are hashed."""
-        return cls(mode, spec.numeric, float_tolerance, spec.filter, spec.digest, spec.seed)
+        return cls(mode, spec.numeric, float_tolerance, spec.filter, spec.digest)
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,8 @@ class CertificateBlock:
     is_touched: bool = True
     # The last watch in which it was touched: see `verbs.validate.proving.record`.
     touched_in: int = field(default=0, compare=False)
+    # The seed of its digest, which is never used again; 0: parts with seeds of their own were added.
+    seed: int = 0
     # The number of its row in the meta database.
     id: int = field(default=0, compare=False)
 

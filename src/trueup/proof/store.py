@@ -153,6 +153,7 @@ def _values(block: CertificateBlock) -> dict[str, Any]:
     return {
         "rows": block.digest.count,
         "hash_sum": block.digest.sum,
+        "seed": block.seed,
         "hashed_at": block.hashed_at,
         "source_lsn": block.source_lsn,
         "target_lsn": block.target_lsn,
@@ -169,7 +170,7 @@ def block_of(row: dict[str, Any]) -> CertificateBlock:
     start, end = (None if row[name] is None else tuple(row[name]) for name in ("start_key", "end_key"))
     return CertificateBlock(
         Block(start, end), Digest(row["rows"], int(row["hash_sum"])), row["hashed_at"], row["source_lsn"],
-        row["target_lsn"], row["is_touched"], row["touched_in"], row["id"],
+        row["target_lsn"], row["is_touched"], row["touched_in"], row["seed"], row["id"],
     )  # fmt: skip
 
 

@@ -25,8 +25,9 @@ CREATE TABLE IF NOT EXISTS trueup.certificate_block (
     start_key text[],
     end_key text[],
     rows bigint NOT NULL,
-    -- The sum of the 64-bit row hashes: 128 bits.
+    -- The sum of the 64-bit row hashes: 128 bits. Their seed was drawn for it, and is never used again; 0: several seeds.
     hash_sum numeric NOT NULL,
+    seed bigint NOT NULL,
     hashed_at timestamptz,
     source_lsn bigint,
     target_lsn bigint,
@@ -43,7 +44,7 @@ CREATE INDEX IF NOT EXISTS certificate_block_oldest
 -- name: is_made
 SELECT to_regclass('trueup.certificate_block_oldest') IS NOT NULL
    AND EXISTS (SELECT FROM pg_attribute
-                WHERE attrelid = to_regclass('trueup.certificate_block') AND attname = 'touched_in')
+                WHERE attrelid = to_regclass('trueup.certificate_block') AND attname = 'seed')
    AND EXISTS (SELECT FROM pg_attribute
                 WHERE attrelid = to_regclass('trueup.certificate') AND attname = 'valid_since') AS is_made
 
@@ -76,12 +77,12 @@ UPDATE trueup.certificate SET void_reason = coalesce(void_reason, %(reason)s), v
  WHERE validation = %(validation)s AND (%(sources)s::text[] IS NULL OR source = ANY (%(sources)s::text[]))
 
 -- name: blocks
-SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched, touched_in
+SELECT id, start_key, end_key, rows, hash_sum, seed, hashed_at, source_lsn, target_lsn, is_touched, touched_in
   FROM trueup.certificate_block WHERE validation = %(validation)s AND source = %(source)s
 
 -- name: oldest
 -- The block of a table that was hashed longest ago, or never.
-SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched, touched_in
+SELECT id, start_key, end_key, rows, hash_sum, seed, hashed_at, source_lsn, target_lsn, is_touched, touched_in
   FROM trueup.certificate_block WHERE validation = %(validation)s AND source = %(source)s
  ORDER BY hashed_at NULLS FIRST, id LIMIT 1
 
@@ -92,14 +93,14 @@ SELECT source, count(*) AS blocks, count(*) FILTER (WHERE hashed_at IS NULL) AS 
   FROM trueup.certificate_block WHERE validation = %(validation)s GROUP BY source
 
 -- name: add_blocks
-INSERT INTO trueup.certificate_block (validation, source, start_key, end_key, rows, hash_sum, hashed_at, source_lsn,
-       target_lsn, is_touched, touched_in)
-SELECT %(validation)s, %(source)s, e.start_key, e.end_key, e.rows, e.hash_sum, e.hashed_at, e.source_lsn, e.target_lsn,
-       e.is_touched,
+INSERT INTO trueup.certificate_block (validation, source, start_key, end_key, rows, hash_sum, seed, hashed_at,
+       source_lsn, target_lsn, is_touched, touched_in)
+SELECT %(validation)s, %(source)s, e.start_key, e.end_key, e.rows, e.hash_sum, e.seed, e.hashed_at, e.source_lsn,
+       e.target_lsn, e.is_touched,
        -- Whether changes have touched its keys in this watch is not known.
        (SELECT watch FROM trueup.validation WHERE name = %(validation)s)
   FROM jsonb_to_recordset(%(lines)s) e(start_key text[], end_key text[], rows bigint, hash_sum numeric,
-       hashed_at timestamptz, source_lsn bigint, target_lsn bigint, is_touched boolean)
+       seed bigint, hashed_at timestamptz, source_lsn bigint, target_lsn bigint, is_touched boolean)
 RETURNING id
 
 -- name: drop_blocks
@@ -107,7 +108,7 @@ DELETE FROM trueup.certificate_block WHERE validation = %(validation)s AND sourc
    AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s::bigint[]))
 
 -- name: put_block
-UPDATE trueup.certificate_block SET rows = %(rows)s, hash_sum = %(hash_sum)s, hashed_at = %(hashed_at)s,
+UPDATE trueup.certificate_block SET rows = %(rows)s, hash_sum = %(hash_sum)s, seed = %(seed)s, hashed_at = %(hashed_at)s,
        source_lsn = %(source_lsn)s, target_lsn = %(target_lsn)s, is_touched = %(is_touched)s
  -- A run of diff or check may have compared the block later.
  WHERE id = %(id)s AND (hashed_at IS NULL OR hashed_at <= %(hashed_at)s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +20,7 @@ from trueup.rows.encode import column_spec, key_order
 from trueup.rows.keys import has_null, source, where
 from trueup.rows.probe import choose_digest
 from trueup.rows.request import TableRequest
-from trueup.rows.spec import KeySpec, TableSpec
+from trueup.rows.spec import KeySpec, TableSpec, new_seed
 
 OLDEST_VERSION = 130000
 _FIX = "nothing was compared; fix the problems listed above and run again"
@@ -67,7 +66,7 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
         columns=tuple(column_spec(column) for column in columns),
         filter=request.filter,
         numeric="value" if request.settings.numeric == "value" else "representation",
-        seed=secrets.randbits(62),
+        seed=new_seed(),
         long_value=request.settings.long_value,
         left_out=_left_out(tables, columns),
     )
@@ -76,7 +75,7 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
     if reasons or differing:
         kind = CheckFailed if reasons else OnlyByValue
         raise kind([*differing, *reasons], cure=_FIX)
-    digest = choose_digest([control.connection for control in controls], spec, request.settings.digest)
+    digest = choose_digest([control.connection for control in controls], request.settings.digest)
     if not request.settings.snapshot:
         remarks.append(
             "no snapshot: every statement read the data of its own time; a row whose key changed may be missed"

@@ -36,7 +36,7 @@ def sampling(connection: Connection, spec: TableSpec, rows: int, blocks: int) ->
 
 def first_keys(connection: Connection, spec: TableSpec, blocks: int, sample: str) -> list[KeyValues]:
     """Return the first key of each bucket of the sample, which always includes the first and last key of the table."""
-    tablesample = sql.SQL(f"TABLESAMPLE {sample} REPEATABLE ({spec.seed % 1_000_000})")
+    tablesample = sql.SQL(f"TABLESAMPLE {sample} REPEATABLE ({spec.sample_seed})")
     names = sql.SQL(", ").join(sql.Identifier(name) for name in spec.key_names)
     query = sql.SQL(
         "WITH kept AS ((SELECT {names} FROM {sampled}{where})"

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from psycopg import sql
+from psycopg import RawCursor, sql
 
+from trueup.db.bound import bind
+from trueup.db.connection import Connection, one_row
 from trueup.db.reader import Reader, timed_out
 from trueup.errors import QueryError
 from trueup.rows.encode import row_hash
@@ -95,6 +97,14 @@ def digest_query(spec: TableSpec, label: sql.Composable, conditions: Sequence[sq
     return sql.SQL("(SELECT {label}, count(*), coalesce(sum({hash}), 0)::text FROM {source}{where})").format(
         label=label, hash=row_hash(spec), source=source(spec), where=where(spec, *conditions)
     )
+
+
+def digest_of(connection: Connection, query: sql.Composed) -> Digest:
+    """Return the digest that a `digest_query` finds, on a session of its own."""
+    statement, values = bind(query, connection)
+    with RawCursor(connection) as cursor:
+        _, count, total = one_row(cursor.execute(statement, values))
+    return Digest(count, int(total))
 
 
 def digest_in_pieces(reader: Reader, spec: TableSpec, block: Block, timeout: float) -> Digest:

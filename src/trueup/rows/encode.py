@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from trueup.db.bound import Bound
 from trueup.db.casts import as_type, is_array, is_built_in, is_scalar, output_of
 from trueup.db.catalog import Column
 from trueup.rows.spec import ColumnSpec, KeyOrder, NumericRule, TableSpec
@@ -111,15 +112,21 @@ def hash_input(column: ColumnSpec, spec: TableSpec) -> sql.Composable:
 
 
 def row_hash(spec: TableSpec) -> sql.Composed:
-    """Return the expression of the 64-bit hash of a row."""
+    """Return the expression of the 64-bit hash of a row.
+
+    A writer who knows the seed can find other rows with the same hash: see docs/design/row-hash.md.
+    """
+    if not spec.seed:
+        raise ValueError(f"{spec.schema}.{spec.table}: no seed was drawn for the row hash")
     inputs = sql.SQL(", ").join(hash_input(column, spec) for column in spec.columns)
-    seed = sql.Literal(spec.seed)
     if spec.digest == "portable":
-        # The text of a record quotes its fields, so different rows have different texts.
+        # The text of a record quotes its fields, so different rows have different texts. The seed comes first: two
+        # texts with the same md5 keep it when the same text is appended to both.
         return sql.SQL(
-            "('x' OPERATOR(pg_catalog.||) pg_catalog.substr(pg_catalog.md5(ROW({})::pg_catalog.text"
-            " OPERATOR(pg_catalog.||) {}), 1, 16))::bit(64)::pg_catalog.int8"
-        ).format(inputs, sql.Literal(str(spec.seed)))
+            "('x' OPERATOR(pg_catalog.||) pg_catalog.substr(pg_catalog.md5({}"
+            " OPERATOR(pg_catalog.||) ROW({})::pg_catalog.text), 1, 16))::bit(64)::pg_catalog.int8"
+        ).format(Bound(f"{spec.seed}:"), inputs)
+    seed = Bound(spec.seed)
     # The record hash is linear in its columns: without the outer hash, two rows that swap a value would have the same
     # sum. The outer hash takes the number as text, because the hash of an integer has only 32 bits.
     return sql.SQL(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from psycopg import sql
@@ -29,10 +30,11 @@ _KEYS_PER_STATEMENT = 5000
 
 
 class Row(NamedTuple):
-    """One row of a node: its hash and, if requested, its values in the order of the spec."""
+    """One row of a node: its hash and, if requested, its values in the order of the spec, and a second hash."""
 
     hash: int
     values: tuple[Value, ...] | None = None
+    proof: int | None = None
 
 
 def hashes_in_block(
@@ -51,13 +53,19 @@ def hashes_in_block(
 
 
 def rows_by_key(
-    reader: Reader, spec: TableSpec, keys: Sequence[KeyValues], *, values: bool, timeout: float
+    reader: Reader, spec: TableSpec, keys: Sequence[KeyValues], *, values: bool, timeout: float, proof: int = 0
 ) -> dict[KeyValues, Row]:
-    """Return the current rows of these keys; a key without a row is missing in the result."""
+    """Return the current rows of these keys; a key without a row is missing in the result.
+
+    `proof`: the seed of a second hash, for rows whose first one may have been known when they were written.
+    """
     selected: list[sql.Composable] = [key_texts(spec), row_hash(spec)]
+    if proof:
+        selected.append(row_hash(replace(spec, seed=proof)))
     if values:
         selected += [value_of(column, spec) for column in spec.columns]
     width = len(spec.key)
+    first = width + (2 if proof else 1)
     rows: dict[KeyValues, Row] = {}
     for start in range(0, len(keys), _KEYS_PER_STATEMENT):
         query = sql.SQL("SELECT {selected} FROM {source}{where}").format(
@@ -66,8 +74,9 @@ def rows_by_key(
             where=where(spec, among(spec, keys[start : start + _KEYS_PER_STATEMENT])),
         )
         fetched = reader.rows(query, timeout=timeout)
-        values_of = _decoded(spec, width + 1) if values else lambda row: None
-        rows.update(_by_key(reader, spec, ((row[:width], Row(row[width], values_of(row))) for row in fetched)))
+        values_of = _decoded(spec, first) if values else lambda row: None
+        made = ((row[:width], Row(row[width], values_of(row), row[width + 1] if proof else None)) for row in fetched)
+        rows.update(_by_key(reader, spec, made))
     return rows
 
 

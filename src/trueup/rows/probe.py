@@ -9,7 +9,7 @@ from psycopg import sql
 from trueup.db.connection import Connection, one_value
 from trueup.errors import CheckFailed
 from trueup.rows.encode import row_hash, row_id, row_id_columns, text_of
-from trueup.rows.spec import ColumnSpec, DigestKind, TableSpec
+from trueup.rows.spec import ColumnSpec, DigestKind, TableSpec, new_seed
 from trueup.rows.types import TYPES
 
 # Values whose text depends on the version or the settings of the server, beyond the samples of the table of types.
@@ -30,7 +30,7 @@ _ROW = sql.SQL(", ").join(
 )
 
 
-def choose_digest(connections: Sequence[Connection], spec: TableSpec, setting: str) -> DigestKind:
+def choose_digest(connections: Sequence[Connection], setting: str) -> DigestKind:
     """Return "native" if all nodes compute equal hashes, else "portable", unless the setting `digest` says which.
 
     Raise CheckFailed if nodes print values differently, or if the setting is "native" and their hashes differ.
@@ -43,7 +43,8 @@ def choose_digest(connections: Sequence[Connection], spec: TableSpec, setting: s
         )
     if setting == "portable" or any(connection.info.server_version < 140000 for connection in connections):
         return "portable"
-    probe = TableSpec("", "", (), _COLUMNS, digest="native", seed=spec.seed)
+    # A seed of its own: that of a run is not seen before its snapshots are taken.
+    probe = TableSpec("", "", (), _COLUMNS, digest="native", seed=new_seed())
     if not _answers_differ(connections, row_hash(probe)):
         return "native"
     if setting == "native":

@@ -87,11 +87,6 @@ class Certifying(Protocol):
         ...
 
     @property
-    def seed(self) -> int:
-        """The seed of the row hash: digests are comparable with those of the validation."""
-        ...
-
-    @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that the validation has of the table, in key order; none: the table is not validated."""
         ...

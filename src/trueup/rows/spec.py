@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import secrets
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 # "canonical": of rows in canonical form, see `canonical`.
@@ -29,6 +31,11 @@ ValueClass = Literal[
 Encoding = Literal["native", "text", "numeric", "bpchar", "canonical"]
 # How a key column is ordered: by its type (an index can be used), or by the bytes of its text if nodes may disagree.
 KeyOrder = Literal["type", "bytes"]
+
+
+def new_seed() -> int:
+    """Draw a seed: for one look at rows that cannot be changed any more, or that are looked at again if they are."""
+    return 1 + secrets.randbits(62)
 
 
 @dataclass(frozen=True)
@@ -66,12 +73,18 @@ class TableSpec:
     filter_guard: str = ""
     digest: DigestKind = "native"
     numeric: NumericRule = "value"
+    # Of the row hash; 0: none was drawn, and rows cannot be hashed. Never one that was used in an earlier look.
     seed: int = 0
     # Of a keyless table that is captured: the columns from which `encode.row_id` is computed.
     hashed: tuple[ColumnSpec, ...] = ()
     long_value: int = 1_048_576
     # Columns that a node has, and that are not compared.
     left_out: tuple[str, ...] = ()
+
+    @property
+    def sample_seed(self) -> int:
+        """The seed of samples, from which that of the row hash does not follow: statements and reports have it."""
+        return int.from_bytes(hashlib.sha256(f"sample {self.seed}".encode()).digest()[:8], "big") % 1_000_000
 
     @property
     def is_keyless(self) -> bool:
@@ -87,3 +100,9 @@ class TableSpec:
     def column_names(self) -> tuple[str, ...]:
         """The names of the compared columns."""
         return tuple(column.name for column in self.columns)
+
+
+def with_new_seed(*specs: TableSpec) -> tuple[TableSpec, ...]:
+    """Return specifications whose rows are compared with each other, with one new seed."""
+    seed = new_seed()
+    return tuple(replace(spec, seed=seed) for spec in specs)

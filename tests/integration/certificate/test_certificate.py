@@ -163,7 +163,7 @@ def _certify(meta_database: Database) -> None:
         CertifiedTable(node, "public.items", 4711, (("id", "int4"), ("name", "text")), ServerPosition("1/2", 1, 100))
         for node in ("n1", "n2")
     )
-    certificate = Certificate("shop", "public.items", "scrub", source, target, ("id",), Compared(seed=2**61), now, now)
+    certificate = Certificate("shop", "public.items", "scrub", source, target, ("id",), Compared(), now, now)
     blocks = [
         CertificateBlock(Block(None, ("50",)), Digest(49, 2**70), now, 100, 100, is_touched=False),
         CertificateBlock(Block(("50",), None), Digest(50, -5), now, 100, 100, is_touched=True),

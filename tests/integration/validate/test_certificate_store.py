@@ -30,7 +30,7 @@ CERTIFICATE = Certificate(
     _table("n1"),
     _table("n2"),
     ("id",),
-    Compared(filter="a > 'x'", seed=2**62 - 1),
+    Compared(filter="a > 'x'"),
     _NOW,
     _NOW,
 )

@@ -37,7 +37,7 @@ class _Meta:
 def test_errors_are_written_by_one_statement() -> None:
     meta = _Meta()
     keys: list[KeyValues] = [(str(number),) for number in range(100)]
-    wrong = {("t", key): Mismatch(key, "missing", (), {"id": key[0]}, None, 1, None) for key in keys}
+    wrong = {("t", key): Mismatch(key, "missing", (), {"id": key[0]}, None, "1", None) for key in keys}
     touch = Touch("insert", 1, 1, 1, NOW)
     found = [("t", Entry.of("t", key, touch), wrong["t", key]) for key in keys]
     row_errors.add(cast(Meta, meta), "v", found, NOW)

@@ -22,7 +22,8 @@ def _touch(lsn: int) -> Touch:
 
 
 def _found(source: int | None, target: int | None) -> Mismatch:
-    return Mismatch(("1",), "changed", ("v",), {}, {}, source, target)
+    digests = (None if row is None else f"{row}" for row in (source, target))
+    return Mismatch(("1",), "changed", ("v",), {}, {}, *digests)
 
 
 def _failed(entry: Entry, mark: int, seconds: float, source: int = 1, target: int = 2) -> Entry:
@@ -83,14 +84,14 @@ def test_keys_are_restored_from_the_meta_database() -> None:
 
 def test_behind_the_cut_over_another_source_row_restarts_the_delay() -> None:
     entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=110, seconds=0, source=1)
-    entry = _failed(entry.compared_by_hash(_found(1, 9)), mark=120, seconds=11, source=1, target=9)
+    entry = _failed(entry.compared_by_digest(_found(1, 9)), mark=120, seconds=11, source=1, target=9)
     assert entry.is_error(120, DELAY)
     # Another row, and back: neither is the row of the check before.
     for seconds, row in ((12, 2), (13, 1)):
-        entry = entry.compared_by_hash(_found(row, 9))
+        entry = entry.compared_by_digest(_found(row, 9))
         assert entry.is_hot
         entry = _failed(entry, mark=120 + seconds, seconds=seconds, source=row, target=9)
         assert not entry.is_error(10_000, DELAY)
     # It stays as it is, and is an error after the delay.
-    entry = _failed(entry.compared_by_hash(_found(1, 9)), mark=150, seconds=24, source=1, target=9)
+    entry = _failed(entry.compared_by_digest(_found(1, 9)), mark=150, seconds=24, source=1, target=9)
     assert entry.is_error(150, DELAY)

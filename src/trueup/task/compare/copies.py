@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 
@@ -13,7 +13,7 @@ from trueup.engine.work import More, Room
 from trueup.rows.align import Difference, align_copies
 from trueup.rows.encode import Value, decode, row_hash, value_of
 from trueup.rows.keys import Block, source, where
-from trueup.rows.spec import TableSpec
+from trueup.rows.spec import TableSpec, new_seed
 from trueup.task.compare.model import Found
 from trueup.task.job import Job
 
@@ -55,6 +55,32 @@ def copies_where(reader: Reader, spec: TableSpec, condition: sql.Composable) -> 
     """Return the number of copies of each row on a node, by hash."""
     query = sql.SQL("SELECT trueup_hash, count(*) FROM {} WHERE {} GROUP BY 1").format(hashed_rows(spec), condition)
     return dict(reader.rows(query))
+
+
+def proven_copies(
+    job: Job, hashes: Sequence[int], nodes: Sequence[str], *, fresh: bool = False
+) -> tuple[dict[str, dict[int, int]], set[int]]:
+    """Return the number of copies of these rows per node, by hash, and the hashes of rows that were made to have them.
+
+    The seed of the hashes may have been known when rows were written: rows of one hash are equal if they also agree by
+    a second hash, whose seed is new.
+    """
+    other = replace(job.spec, seed=new_seed())
+    proof = sql.SQL("{} AS trueup_proof").format(row_hash(other))
+    query = sql.SQL("SELECT trueup_hash, count(*), sum(trueup_proof)::text FROM {} WHERE {} GROUP BY 1").format(
+        hashed_rows(job.spec, names=proof), with_hash(hashes)
+    )
+    found = job.read(
+        nodes, lambda reader: {mark: (count, total) for mark, count, total in reader.rows(query)}, fresh=fresh
+    )
+    copies = {node: {mark: count for mark, (count, _) in side.items()} for node, side in found.items()}
+    made = {
+        mark
+        for mark in hashes
+        if len({side.get(mark, 0) for side in copies.values()}) == 1
+        and len({side.get(mark) for side in found.values()}) > 1
+    }
+    return copies, made
 
 
 def with_hash(hashes: Sequence[int]) -> sql.Composable:

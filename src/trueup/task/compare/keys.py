@@ -55,15 +55,16 @@ def compare_keys(job: Job, task: CompareKeys, room: Room) -> Iterator[Answer]:
             _batches[job.application] = batch
 
 
-def differences_of(
-    job: Job, keys: Sequence[KeyValues], nodes: Sequence[str], *, fresh: bool = False
-) -> list[Difference]:
+def differences_of(job: Job, keys: Sequence[KeyValues], nodes: Sequence[str]) -> list[Difference]:
     """Return the differences among these keys, with whole rows."""
-    sides = job.read(
-        nodes,
-        lambda reader: rows_by_key(reader, job.spec, keys, values=True, timeout=job.timeout * 4),
-        fresh=fresh,
-    )
+    sides = job.read(nodes, lambda reader: rows_by_key(reader, job.spec, keys, values=True, timeout=job.timeout * 4))
+    return differences_in(job, keys, sides)
+
+
+def differences_in(
+    job: Job, keys: Sequence[KeyValues], sides: Mapping[str, Mapping[KeyValues, Row]]
+) -> list[Difference]:
+    """Return the differences among these keys in whole rows that were read."""
     differences = list(align(keys, sides))
     for difference in differences:
         _check_columns(job, difference)

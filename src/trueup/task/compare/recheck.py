@@ -7,17 +7,18 @@ time may differ at every look although each of its changes arrives.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from trueup.engine.work import Failure, Room, Tasks
 from trueup.rows.align import Difference, align, align_copies
-from trueup.rows.fetch import rows_by_key
+from trueup.rows.fetch import Row, rows_by_key
 from trueup.rows.keys import KeyValues
-from trueup.task.compare.copies import copies_where, with_hash, with_values_of
-from trueup.task.compare.keys import differences_of
+from trueup.rows.spec import new_seed
+from trueup.task.compare.copies import proven_copies, with_values_of
+from trueup.task.compare.keys import differences_in
 from trueup.task.compare.model import by_key, settled_pairs
 from trueup.task.compare.spool import Place, Spool
 from trueup.task.compare.state import Comparison, new_spool
@@ -112,30 +113,49 @@ def _tasks(spool: Spool, size: int) -> Iterator[Recheck]:
 
 def recheck_keys(job: Job, task: Recheck, room: Room) -> Iterator[Rechecked]:
     """Hash the rows of these keys again; read whole rows only where a hash has changed."""
-    sides = job.read(
-        task.nodes,
-        lambda reader: rows_by_key(reader, job.spec, task.keys, values=False, timeout=job.timeout * 4),
-        fresh=True,
-    )
+    sides = _read(job, task, task.keys, values=False)
     now = by_key(list(align(task.keys, sides)))
     changed = {
         key
         for key, hashes in zip(task.keys, task.hashes, strict=True)
         if key in now and dict(_hashes(now[key])) != dict(hashes)
     }
-    rows = by_key(differences_of(job, sorted(changed), task.nodes, fresh=True)) if changed else {}
+    again = _read(job, task, sorted(changed), values=True) if changed else {}
+    rows = by_key(differences_in(job, sorted(changed), again))
     outcomes: dict[Place, Difference | bool | None] = {}
     for place, key in zip(task.places, task.keys, strict=True):
-        outcomes[place] = None if key not in now else rows.get(key) if key in changed else True
+        if key in now:
+            outcomes[place] = rows.get(key) or _unless_equal(key, again) if key in changed else True
+        else:
+            outcomes[place] = _unless_equal(key, sides)
     yield Rechecked(outcomes)
+
+
+def _read(job: Job, task: Recheck, keys: Sequence[KeyValues], *, values: bool) -> dict[str, dict[KeyValues, Row]]:
+    """Read rows as they are now, also with a hash whose seed was not known when they were written."""
+    proof = new_seed()
+    return job.read(
+        task.nodes,
+        lambda reader: rows_by_key(reader, job.spec, keys, values=values, timeout=job.timeout * 4, proof=proof),
+        fresh=True,
+    )
+
+
+def _unless_equal(key: KeyValues, sides: Mapping[str, Mapping[KeyValues, Row]]) -> bool | None:
+    """Return None for rows with equal hashes that are equal; True if they were made to have the same hash."""
+    rows = [side.get(key) for side in sides.values()]
+    return None if len({row and row.proof for row in rows}) == 1 else True
 
 
 def recheck_hashes(job: Job, task: Recheck, room: Room) -> Iterator[Rechecked]:
     """Count the copies of these rows of a keyless table again."""
     marks = [int(key[0]) for key in task.keys]
-    copies = job.read(task.nodes, lambda reader: copies_where(reader, job.spec, with_hash(marks)), fresh=True)
+    copies, made = proven_copies(job, marks, task.nodes, fresh=True)
     now = by_key(list(align_copies(copies, marks, {})))
-    yield Rechecked({place: now.get(key) for place, key in zip(task.places, task.keys, strict=True)})
+    outcomes: dict[Place, Difference | bool | None] = {}
+    for place, key in zip(task.places, task.keys, strict=True):
+        outcomes[place] = True if int(key[0]) in made else now.get(key)
+    yield Rechecked(outcomes)
 
 
 def _hashes(difference: Difference) -> tuple[tuple[str, int | None], ...]:

@@ -441,7 +441,7 @@ def _proof(ending: Ending) -> dict[str, Any]:
     return {
         "digest": spec.digest,
         "hash_seed": spec.seed,
-        "sample_seed": spec.seed % 1_000_000,
+        "sample_seed": spec.sample_seed,
         "sample": ending.ranges.sample,
         "anchor": ending.ranges.anchor,
         "estimates": dict(ending.ranges.estimates),

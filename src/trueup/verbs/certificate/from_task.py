@@ -85,7 +85,6 @@ def _table(task: Task) -> dict[str, Any]:
             "numeric": scope["numeric"],
             "float_tolerance": "0.0",
             "digest": proof["digest"],
-            "hash_seed": str(proof["hash_seed"]),
             "is_consistent": bool(proof["one_snapshot_a_node"]) and not proof["earlier"],
         },
         "rows": int(summary["total_rows_checked"]),

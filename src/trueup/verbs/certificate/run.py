@@ -21,7 +21,7 @@ from trueup.verbs.certificate.page import page_of_certificate
 
 LIMITS = (
     "Equal means: equal row hashes of 64 bits and equal counts per block; the row hash is not a cryptographic one, and"
-    " its seed is random.",
+    " its seeds are random, drawn after the rows could be written, and never used again.",
     "The statement is about the rows at the positions that it names. It says nothing about later changes.",
     "It states what trueup read over its connections to the nodes: who controls a node, or the machine that issued the"
     " statement, controls what is stated.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from trueup.db.snapshot import Control
 from trueup.rows.proven import Certifying
@@ -17,16 +16,15 @@ from trueup.verbs.diff.ranges import plan_ranges
 
 def begin_certificate(
     request: TableRequest, controls: Sequence[Control], spec: TableSpec, *, is_resumed: bool
-) -> tuple[TableSpec, Ranges | None, Certifying | None]:
+) -> tuple[Ranges | None, Certifying | None]:
     """Begin with the certificate of a table, before the snapshots are taken.
 
-    Return the table with the seed of the validation, the plan with its blocks, and the certificate in progress; without
-    a plan and a certificate if the run cannot record one.
+    Return the plan with the blocks of the validation and the certificate in progress; None if it cannot record one.
     """
     if request.certifier is None or is_resumed or spec.is_keyless:
-        return spec, None, None
+        return None, None
     ranges = plan_ranges(controls, spec, request.settings)
     certifying = request.certifier.begin(spec, units_of(ranges))
     if certifying.blocks:
         ranges = cut_like(ranges, certifying.blocks, is_gentle=is_gentle(request.settings))
-    return replace(spec, seed=certifying.seed), ranges, certifying
+    return ranges, certifying

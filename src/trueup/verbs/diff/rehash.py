@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from trueup.rows.keys import Block
+from trueup.rows.spec import new_seed
 from trueup.task.compare.recheck import wait_since
 from trueup.task.compare.state import Comparison, State
 from trueup.verbs.diff.blocks import compare_blocks
@@ -23,7 +24,6 @@ def rehash(run: Comparison, seen: float) -> None:
     state, settings = run.state, run.request.settings
     if not settings.recheck or not state.mismatched:
         return
-    current = replace(run, job=replace(run.job, snapshots={}))
     rest = state.mismatched
     differing: list[tuple[int, Block]] = []
     while rest and not differing and not state.stopped:
@@ -32,7 +32,7 @@ def rehash(run: Comparison, seen: float) -> None:
             if not differing or state.stopped:
                 break
             wait_since(seen, settings.recheck_wait, state.sleep)
-            differing = _still_differing(current, differing)
+            differing = _still_differing(run, differing)
             seen = time.monotonic()
         # The next batch was hashed first of all: it need not wait again.
         seen -= settings.recheck_wait
@@ -44,10 +44,12 @@ def rehash(run: Comparison, seen: float) -> None:
 def _still_differing(run: Comparison, batch: list[tuple[int, Block]]) -> list[tuple[int, Block]]:
     """Return those that still differ, or all of them if one could not be hashed."""
     state = run.state
+    # Rows may have been written since the seed of the run could be known.
+    job = replace(run.job, snapshots={}, spec=replace(run.job.spec, seed=new_seed()))
     again = State(state.nodes, state.max_rows, state.suspects, steering=state.steering)
     # Negative numbers: these blocks are not part of the plan that a resumed run continues.
     blocks = {-2 - number: block for number, (_, block) in enumerate(batch)}
-    compare_blocks(replace(run, state=again), blocks)
+    compare_blocks(replace(run, job=job, state=again), blocks)
     state.failures += again.failures
     state.left_out.update(again.left_out)
     state.stopped = again.stopped

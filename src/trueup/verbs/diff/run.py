@@ -91,7 +91,7 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
         stack.enter_context(shared.at_work(application, controls))
 
         checked = check(controls, request)
-        spec, planned, certifying = begin_certificate(request, controls, checked.spec, is_resumed=bool(before))
+        planned, certifying = begin_certificate(request, controls, spec := checked.spec, is_resumed=bool(before))
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
         at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)

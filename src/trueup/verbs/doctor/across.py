@@ -8,7 +8,6 @@ from functools import partial
 from trueup.db.catalog import Server, same_databases
 from trueup.rows.comparable import check_servers
 from trueup.rows.probe import choose_digest
-from trueup.rows.spec import TableSpec
 from trueup.verbs.doctor.guarded import Background, guarded
 from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, ok, warn
 from trueup.verbs.doctor.nodes import ANSWER_SECONDS, Reached
@@ -65,10 +64,9 @@ def _identity(servers: Mapping[str, Server]) -> Iterator[Finding]:
 
 def _row_hash(request: DoctorRequest, reached: Reached) -> Iterator[Finding]:
     """Run the probe that a diff runs first."""
-    spec = TableSpec(schema="", table="", key=(), columns=(), seed=1)
     connections = [control.connection for control in reached.answering]
     configured = request.settings.digest
-    kind = Background(lambda: choose_digest(connections, spec, configured)).result(ANSWER_SECONDS)
+    kind = Background(lambda: choose_digest(connections, configured)).result(ANSWER_SECONDS)
     if kind == "native":
         yield ok("row hash", WHERE, "the nodes hash a row to the same value: the fast native digest is used")
     elif configured == "portable":

@@ -6,7 +6,6 @@ collations do not matter.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -19,13 +18,13 @@ from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.config.wording import counted
-from trueup.db.connection import Connection, one_row
+from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
-from trueup.rows.digest import EMPTY, Digest, digest_query
+from trueup.rows.digest import EMPTY, Digest, digest_of, digest_query
 from trueup.rows.encode import row_hash
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.probe import choose_digest
-from trueup.rows.spec import TableSpec
+from trueup.rows.spec import TableSpec, new_seed
 from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.rows.write.target import identifier
 from trueup.task.together import both, together
@@ -121,15 +120,12 @@ class Prover:
             self.source = Side(source, jobs, self._stack)
             self.target = Side(target, jobs, self._stack)
             firsts = [self.source.connections[0], self.target.connections[0]]
-            seed = secrets.randbits(62)
-            kind = choose_digest(firsts, TableSpec("", "", (), (), seed=seed), "auto")
+            kind = choose_digest(firsts, "auto")
         except BaseException:
             self._stack.close()
             raise
         # A copy keeps every digit: 1.0 differs from 1.00 here.
-        self.specs = {
-            table.name: replace(table.spec, digest=kind, seed=seed, numeric="representation") for table in tables
-        }
+        self._specs = {table.name: replace(table.spec, digest=kind, numeric="representation") for table in tables}
         self.tables = tuple(tables)
 
     def __enter__(self) -> Prover:
@@ -140,10 +136,13 @@ class Prover:
 
     def unequal(self, tables: Sequence[SyncTable], *, milliseconds: int = 0) -> dict[str, str]:
         """Return a text per table whose digests differ, in the current transactions of the sessions."""
+        seed = new_seed()
         for side in (self.source, self.target):
             side.timeout(milliseconds)
         on_source, on_target = both(
-            lambda: self._digests(self.source, tables), lambda: self._digests(self.target, tables), cancel=self.cancel
+            lambda: self._digests(self.source, tables, seed),
+            lambda: self._digests(self.target, tables, seed),
+            cancel=self.cancel,
         )
         names = (self.source.node.name, self.target.node.name)
         return {
@@ -157,25 +156,32 @@ class Prover:
         self.source.cancel()
         self.target.cancel()
 
-    def key_query(self, table: SyncTable) -> sql.Composed:
-        """Return the query for the digest of a list of keys; the array literals of the list are its parameters."""
-        # In a query with parameters, a % in a name would be a placeholder.
-        hashed = sql.SQL(row_hash(self.specs[table.name]).as_string(None).replace("%", "%%"))
-        return sql.SQL("SELECT count(*), coalesce(sum({}), 0)::text FROM {} t WHERE {}").format(
-            hashed, identifier(*table.name), in_key_list(table.spec)
-        )
+    def spec(self, table: SyncTable, seed: int) -> TableSpec:
+        """Return how a table is hashed; the seed is drawn for each comparison, when the rows are in its snapshots."""
+        return replace(self._specs[table.name], seed=seed)
 
-    def _digests(self, side: Side, tables: Sequence[SyncTable]) -> dict[str, Digest]:
+    def keys_digest(self, connection: Connection, table: SyncTable, keys: KeyList, seed: int) -> Digest:
+        """Return the digest of the rows of these keys; a key without a row adds nothing."""
+        query = sql.SQL("SELECT 0, count(*), coalesce(sum({}), 0)::text FROM {} t WHERE {}").format(
+            row_hash(self.spec(table, seed)), identifier(*table.name), in_key_list(table.spec, keys)
+        )
+        return digest_of(connection, query)
+
+    def whole_digest(self, connection: Connection, table: SyncTable, seed: int) -> Digest:
+        """Return the digest of a whole table, computed by one statement."""
+        return digest_of(connection, digest_query(self.spec(table, seed), sql.SQL("0"), []))
+
+    def _digests(self, side: Side, tables: Sequence[SyncTable], seed: int) -> dict[str, Digest]:
         """Return the digest of every table, computed in pieces, the largest tables first."""
         largest_first = sorted(tables, key=lambda table: -table.bytes)
-        pieces = [piece for table in largest_first for piece in self._pieces(side, table)]
+        pieces = [piece for table in largest_first for piece in self._pieces(side, table, seed)]
         digests = {str(table): EMPTY for table in tables}
         for name, digest in side.spread(pieces, _digest):
             digests[name] += digest
         return digests
 
-    def _pieces(self, side: Side, table: SyncTable) -> Iterable[Piece]:
-        spec = self.specs[table.name]
+    def _pieces(self, side: Side, table: SyncTable, seed: int) -> Iterable[Piece]:
+        spec = self.spec(table, seed)
         pages = page_count(side.connections[0], spec)
         edges: list[int | None] = [*range(0, max(pages, 1), _PAGES), None]
         for first, end in pairwise(edges):
@@ -199,22 +205,9 @@ def cure_without_key(table: SyncTable, nodes: tuple[str, str]) -> str:
 
 def _digest(connection: Connection, piece: Piece) -> tuple[str, Digest]:
     if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-        row = one_row(connection.execute(piece.query))
-    else:
-        # The end of the savepoint releases the lock on the table, while the snapshot stays.
-        connection.execute("SAVEPOINT piece")
-        row = one_row(connection.execute(piece.query))
-        connection.execute("ROLLBACK TO SAVEPOINT piece; RELEASE SAVEPOINT piece")
-    return str(piece.table), Digest(row[1], int(row[2]))
-
-
-def keys_digest(connection: Connection, query: sql.Composed, keys: KeyList) -> Digest:
-    """Return the digest of the rows of these keys; a key without a row adds nothing."""
-    row = one_row(connection.execute(query, keys.literals))
-    return Digest(row[0], int(row[1]))
-
-
-def whole_digest(connection: Connection, spec: TableSpec) -> Digest:
-    """Return the digest of a whole table, computed by one statement."""
-    row = one_row(connection.execute(digest_query(spec, sql.SQL("0"), [])))
-    return Digest(row[1], int(row[2]))
+        return str(piece.table), digest_of(connection, piece.query)
+    # The end of the savepoint releases the lock on the table, while the snapshot stays.
+    connection.execute("SAVEPOINT piece")
+    digest = digest_of(connection, piece.query)
+    connection.execute("ROLLBACK TO SAVEPOINT piece; RELEASE SAVEPOINT piece")
+    return str(piece.table), digest

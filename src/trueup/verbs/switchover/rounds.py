@@ -20,9 +20,10 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
+from trueup.rows.spec import new_seed
 from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.verbs.switchover import gate
-from trueup.verbs.switchover.proof import Prover, cure_without_key, difference, keys_digest, whole_digest
+from trueup.verbs.switchover.proof import Prover, cure_without_key, difference
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round, SyncTable
 from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, rewritten
@@ -45,8 +46,8 @@ class Rounds:
         # What every further round checks.
         self._checks = NO_CHECKS
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-proof")
-        # The source's digests that are being computed, and for which changes.
-        self._ahead: tuple[Changes, Future[dict[str, Digest]]] | None = None
+        # The source's digests that are being computed: for which changes, and with which seed.
+        self._ahead: tuple[Changes, int, Future[dict[str, Digest]]] | None = None
 
     def __enter__(self) -> Rounds:
         return self
@@ -112,8 +113,9 @@ class Rounds:
 
         def compare(changes: Changes) -> None:
             self._checks.applied(changes)
+            seed = new_seed()
             on_source, on_target = (
-                whole_digest(connection, self._prover.specs[table.name])
+                self._prover.whole_digest(connection, table, seed)
                 for connection in (self.link.source, self.link.target)
             )
             if on_source != on_target:
@@ -145,12 +147,14 @@ class Rounds:
             yield
         finally:
             if self._ahead is not None:
-                wait([self._ahead[1]])
+                wait([self._ahead[2]])
                 self._ahead = None
 
     def _start_digests(self, changes: Changes) -> None:
         """Start to compute the source's digests while the target writes."""
-        self._ahead = (changes, self._threads.submit(self._digests, self.link.source, *self._parts(changes)))
+        seed = new_seed()
+        ahead = self._threads.submit(self._digests, self.link.source, *self._parts(changes), seed)
+        self._ahead = (changes, seed, ahead)
 
     def _parts(self, changes: Changes) -> tuple[list[tuple[SyncTable, KeyList]], list[SyncTable]]:
         """Return the keys of a round by table, and the tables that it copied as a whole."""
@@ -176,12 +180,12 @@ class Rounds:
             self._start_digests(changes)
         assert self._ahead is not None
         try:
-            on_target = self._digests(self.link.target, listed, reloaded)
+            on_target = self._digests(self.link.target, listed, reloaded, self._ahead[1])
             deleted = {table.name for table, keys in listed if on_target[str(table)].count < keys.count}
             broken = self._broken_by(changes, deleted)
         finally:
             # The session with the source must not be used before this has ended.
-            on_source, self._ahead = self._ahead[1].result(), None
+            on_source, self._ahead = self._ahead[2].result(), None
         nodes = (self.link.source_node.name, self.link.target_node.name)
         unequal = [
             f"{name}: rows of the last round differ ({counted(on_source[name].count, 'row')} on the source,"
@@ -192,11 +196,10 @@ class Rounds:
         return unequal, broken
 
     def _digests(
-        self, connection: Connection, listed: list[tuple[SyncTable, KeyList]], reloaded: list[SyncTable]
+        self, connection: Connection, listed: list[tuple[SyncTable, KeyList]], reloaded: list[SyncTable], seed: int
     ) -> dict[str, Digest]:
-        digests = {str(table): keys_digest(connection, self._prover.key_query(table), keys) for table, keys in listed}
-        digests |= {str(table): whole_digest(connection, self._prover.specs[table.name]) for table in reloaded}
-        return digests
+        digests = {str(table): self._prover.keys_digest(connection, table, keys, seed) for table, keys in listed}
+        return digests | {str(table): self._prover.whole_digest(connection, table, seed) for table in reloaded}
 
     def _broken_by(self, changes: Changes, deleted: set[TableName]) -> list[str]:
         """Return the foreign keys that rows of this round break: as children, or as deleted parents."""

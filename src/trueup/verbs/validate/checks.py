@@ -196,11 +196,11 @@ class Checker:
         mark: Callable[[], int],
         is_final: Callable[[Entry], bool],
         *,
-        by_hash: bool = False,
+        by_digest: bool = False,
     ) -> None:
         """Check pending keys again; those that still differ become errors if `is_final`, else stay pending.
 
-        `by_hash`: newer changes are not read, and are recognized by the hash of the source row.
+        `by_digest`: newer changes are not read, and are recognized by the digest of the source row.
         """
         meta, name, now = self._sessions.meta, self._sessions.name, _now()
         pairs = dict(self._tables.pairs)
@@ -214,8 +214,8 @@ class Checker:
         errors: list[tuple[str, Entry, Mismatch]] = []
         for entry in entries:
             mismatch = failed.get(entry.place)
-            if by_hash and mismatch is not None:
-                entry = entry.compared_by_hash(mismatch)
+            if by_digest and mismatch is not None:
+                entry = entry.compared_by_digest(mismatch)
             after = None if mismatch is None else entry.failed(mismatch, position, now, self.delay_of(entry))
             if mismatch is not None and after is not None and is_final(entry):
                 errors.append((pairs[entry.source].target_name, entry, mismatch))

@@ -6,6 +6,8 @@ the target was wrong when it was read, and no change of this key was in flight.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +17,10 @@ from trueup.config.model import Node
 from trueup.config.wording import counted
 from trueup.db.reader import Reader, borrow
 from trueup.engine.work import Room
-from trueup.rows.encode import LongValue, Value, same
+from trueup.rows.encode import LongValue, Value, same, trim_scale
 from trueup.rows.fetch import Row, rows_by_key
 from trueup.rows.keys import KeyValues
+from trueup.rows.spec import with_new_seed
 from trueup.verbs.validate.plan import Pair, is_float
 
 Kind = Literal["missing", "extra", "changed"]
@@ -49,8 +52,9 @@ class Mismatch:
     columns: tuple[str, ...]
     source_row: dict[str, Any] | None
     target_row: dict[str, Any] | None
-    source_hash: int | None
-    target_hash: int | None
+    # SHA-256 of the compared values, equal for equal rows: later checks compare them with those of earlier ones.
+    source_digest: str | None
+    target_digest: str | None
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,10 @@ def judge(task: Check, room: Room) -> Iterator[Judged]:
 
 
 def _differing(task: Check, target: Reader, source: Reader) -> list[KeyValues]:
-    """Return the keys whose row hashes differ."""
-    pair = task.pair
-    target_rows = rows_by_key(target, pair.target, task.keys, values=False, timeout=task.timeout)
-    source_rows = rows_by_key(source, pair.source, task.keys, values=False, timeout=task.timeout)
+    """Return the keys whose row hashes differ, with a seed that is not known before the rows are read."""
+    one, other = with_new_seed(task.pair.source, task.pair.target)
+    target_rows = rows_by_key(target, other, task.keys, values=False, timeout=task.timeout)
+    source_rows = rows_by_key(source, one, task.keys, values=False, timeout=task.timeout)
     if source_rows == target_rows:
         return []
     # A row may print its key otherwise than the log does. It is compared under the key that it prints.
@@ -87,9 +91,11 @@ def _differing(task: Check, target: Reader, source: Reader) -> list[KeyValues]:
 
 
 def _compared(task: Check, keys: Sequence[KeyValues], target: Reader, source: Reader) -> Iterator[Mismatch]:
+    """Yield the keys whose values differ."""
     pair = task.pair
-    target_rows = rows_by_key(target, pair.detail, keys, values=True, timeout=task.timeout)
-    source_rows = rows_by_key(source, pair.source, keys, values=True, timeout=task.timeout)
+    one, other = with_new_seed(pair.source, pair.detail)
+    target_rows = rows_by_key(target, other, keys, values=True, timeout=task.timeout)
+    source_rows = rows_by_key(source, one, keys, values=True, timeout=task.timeout)
     for key in keys:
         mismatch = _mismatch(pair, key, source_rows.get(key), target_rows.get(key), task.tolerance)
         if mismatch is not None:
@@ -113,9 +119,24 @@ def _mismatch(pair: Pair, key: KeyValues, source: Row | None, target: Row | None
         columns,
         None if source is None else _plain(names, source.values or ()),
         None if target is None else _plain((*names, *constants), target.values or ()),
-        None if source is None else source.hash,
-        None if target is None else target.hash,
+        _digest(pair, source),
+        _digest(pair, target),
     )
+
+
+def _digest(pair: Pair, row: Row | None) -> str | None:
+    """Return the SHA-256 of the compared values of a row, without constants: the source does not have them."""
+    if row is None:
+        return None
+    parts: list[Any] = []
+    for column, other, value in zip(pair.source.columns, pair.target.columns, row.values or (), strict=False):
+        if isinstance(value, LongValue):
+            parts.append([value.length, value.sha256])
+        elif value is not None and "numeric" in (column.encoding, other.encoding) and pair.source.numeric == "value":
+            parts.append(trim_scale(value))
+        else:
+            parts.append(value)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _changed(pair: Pair, source: Sequence[Value], target: Sequence[Value], tolerance: float) -> tuple[str, ...]:

@@ -264,6 +264,7 @@ UPDATE trueup.validation_table SET scrubbed_at = greatest(scrubbed_at, %(now)s),
 -- name: certified_blocks
 -- Blocks that were hashed later are left as they are.
 UPDATE trueup.certificate_block b SET rows = coalesce(e.rows, b.rows), hash_sum = coalesce(e.hash_sum, b.hash_sum),
+       seed = CASE WHEN e.rows IS NULL THEN b.seed ELSE %(seed)s END,
        hashed_at = %(now)s, source_lsn = %(source_lsn)s, target_lsn = %(target_lsn)s,
        is_touched = e.rows IS NULL OR b.touched_in >= %(watch)s OR NOT %(is_exact)s
   FROM trueup.certificate_block o
@@ -286,7 +287,8 @@ SELECT t.source, t.scrub_began_at, clock_timestamp() AS now,
   JOIN trueup.validation_table t ON t.validation = v.name
   LEFT JOIN trueup.certificate c ON c.validation = t.validation AND c.source = t.source
   LEFT JOIN LATERAL (
-       SELECT id, start_key, end_key, rows, hash_sum, hashed_at, source_lsn, target_lsn, is_touched, touched_in
+       SELECT id, start_key, end_key, rows, hash_sum, seed, hashed_at, source_lsn, target_lsn, is_touched,
+              touched_in
          FROM trueup.certificate_block WHERE validation = t.validation AND source = t.source
         ORDER BY hashed_at NULLS FIRST, id LIMIT 1) b ON true
  WHERE v.name = %(name)s AND t.source = ANY (%(sources)s)

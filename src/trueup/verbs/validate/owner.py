@@ -32,7 +32,7 @@ def own_name(meta: Meta, settings: Settings) -> str:
     """Return the name of the objects of a validation on its source."""
     with meta.errors():
         home = identity(meta.connection)
-    digest = hashlib.sha256(f"{settings.seed} {home}".encode()).hexdigest()[:8]
+    digest = hashlib.sha256(f"{settings.nonce} {home}".encode()).hexdigest()[:8]
     # The names of the triggers of a change log contain its name.
     return f"v_{settings.name[:16]}_{digest}" if settings.changes == CHANGELOG else f"trueup_{settings.name}_{digest}"
 

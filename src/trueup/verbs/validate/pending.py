@@ -6,8 +6,8 @@ changed: the target was wrong at that check, and no change was in flight. If tha
 `row_error_delay`, the row is an error. A newer change starts the time again: a row that keeps changing is *hot*, and
 never an error.
 
-How is a hot row proven? Each check also stores the row hash of the source (`samples`). When the target shows one of
-these hashes later, all changes up to that check have arrived.
+How is a hot row proven? Each check also stores a digest of the row of the source (`samples`). When the target shows one
+of these rows later, all changes up to that check have arrived.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Entry:
     suspect_at: datetime | None = None
     checks: int = 0
     is_hot: bool = False
-    # Per check: the position of the last known change, and the row hash of the source.
-    samples: tuple[tuple[int, int | None], ...] = field(default=())
+    # Per check: the position of the last known change, and the digest of the row of the source.
+    samples: tuple[tuple[int, str | None], ...] = field(default=())
 
     @classmethod
     def of(cls, source: str, key: KeyValues, touch: Touch) -> Entry:
@@ -96,12 +96,12 @@ class Entry:
             is_hot=self.is_hot or self.checks > 0,
         )
 
-    def compared_by_hash(self, mismatch: Mismatch) -> Entry:
+    def compared_by_digest(self, mismatch: Mismatch) -> Entry:
         """Return the entry after a check behind the cut-over position, where newer changes are not read.
 
         A newer change shows as another row on the source than at the last check; it starts the time again.
         """
-        if not self.samples or self.samples[-1][1] == mismatch.source_hash:
+        if not self.samples or self.samples[-1][1] == mismatch.source_digest:
             return self
         return replace(self, first_failed_at=None, suspect_at=None, is_hot=True)
 
@@ -110,12 +110,12 @@ class Entry:
 
         Returns None if the target shows the row that the source had after the last change: then the change is proven.
         """
-        shown = [lsn for lsn, row_hash in self.samples if row_hash == mismatch.target_hash]
+        shown = [lsn for lsn, digest in self.samples if digest == mismatch.target_digest]
         first = max([self.first_lsn, *(lsn + 1 for lsn in shown)])
         if shown and max(shown) >= self.last_lsn:
             return None
-        sample = (self.last_lsn, mismatch.source_hash)
-        # The last one is always that of the last check: see `compared_by_hash`.
+        sample = (self.last_lsn, mismatch.source_digest)
+        # The last one is always that of the last check: see `compared_by_digest`.
         samples = (*(earlier for earlier in self.samples if earlier[0] >= first and earlier != sample), sample)
         # A mark that is late enough is kept until the changes are read up to it; a newer one might never be reached.
         is_late = self._age() >= delay
@@ -198,5 +198,5 @@ def _line(entry: Entry) -> dict[str, Any]:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    samples = tuple((int(lsn), None if value is None else int(value)) for lsn, value in row["samples"])
+    samples = tuple((int(lsn), digest) for lsn, digest in row["samples"])
     return Entry(**{**row, "key": key_values(row["key"]), "samples": samples})

@@ -102,11 +102,10 @@ def plan_pair(source: Connection, target: Connection, route: Route, settings: Se
         columns=tuple(pair[0] for pair in compared),
         filter=route.filter,
         numeric="value" if settings.numeric == "value" else "representation",
-        seed=settings.seed,
     )
     constants = [(column_spec(_column(target_table, name)), value) for name, value in route.constants.items()]
     outside_key = [(column, value) for column, value in constants if column.name not in in_key]
-    spec = replace(spec, digest=choose_digest([source, target], spec, "auto"))
+    spec = replace(spec, digest=choose_digest([source, target], "auto"))
     other = replace(
         spec,
         schema=route.target[0],

@@ -68,7 +68,8 @@ class Settings:
     scrub_rows: int = 5_000
     cutover: str = ""
     timeout: float = 60.0
-    seed: int = 0
+    # Distinguishes validations of the same name: the names of their objects have a part of its hash.
+    nonce: int = 0
 
     def checked(self) -> Settings:
         """Return the settings, or raise ConfigError with everything that is wrong."""

@@ -83,7 +83,6 @@ def _table(meta: Meta, status: Status, table: TableStatus, certificate: Certific
             "mode": compared.mode,
             "float_tolerance": str(compared.float_tolerance),
             "digest": compared.digest,
-            "hash_seed": str(compared.seed),
         },
         "rows": sum(block.digest.count for block in blocks),
         "blocks": _blocks(blocks),
@@ -129,12 +128,16 @@ def _node(table: CertifiedTable) -> dict[str, Any]:
 
 
 def _blocks(blocks: Sequence[CertificateBlock]) -> dict[str, Any]:
-    """Return the number of blocks and a hash over all of them: key range, rows, sum of hashes, time, positions."""
+    """Return the number of blocks and a hash over all of them: key range, rows, seed, sum of hashes, time, positions.
+
+    The seed of a block was never used again. The hash commits to it; the meta database has it, until the next pass.
+    """
     listed = [
         [
             None if block.block.start is None else list(block.block.start),
             None if block.block.end is None else list(block.block.end),
             block.digest.count,
+            str(block.seed),
             str(block.digest.sum),
             None if block.hashed_at is None else _time(block.hashed_at),
             None if block.source_lsn is None else lsn_text(block.source_lsn),

@@ -363,7 +363,7 @@ class Validator:
                 self.checker.postpone(unseen, sessions.settings.check_interval)
                 keyed = [entry for entry in visible if entry.key != _NO_KEY]
                 is_past = self.positions.is_past_cutover
-                self.checker.check_pending(keyed, sessions.mark, self._is_final, by_hash=is_past)
+                self.checker.check_pending(keyed, sessions.mark, self._is_final, by_digest=is_past)
                 for entry in visible:
                     if entry.key == _NO_KEY:
                         self.scrubber.scrub_truncated(entry, self._marks)

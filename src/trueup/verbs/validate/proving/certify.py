@@ -59,6 +59,7 @@ def merged(blocks: Sequence[CertificateBlock], rows: int) -> list[CertificateBlo
             last,
             block=Block(last.block.start, block.block.end),
             digest=last.digest + block.digest,
+            seed=0,
             hashed_at=min(last.hashed_at, block.hashed_at) if last.hashed_at and block.hashed_at else None,
             source_lsn=_first([last.source_lsn, block.source_lsn]),
             target_lsn=_first([last.target_lsn, block.target_lsn]),

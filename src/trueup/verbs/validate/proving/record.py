@@ -84,11 +84,6 @@ class Recording:
         """The name of the validation."""
         return self.began.stored.name
 
-    @property
-    def seed(self) -> int:
-        """The seed of the row hash of the validation."""
-        return self.began.stored.settings.seed
-
     def record(self, compared: ComparedTable) -> str:
         """Record the certificate of the table; return why that was not possible ("" if it was)."""
         name = self.validation
@@ -118,6 +113,7 @@ class Recording:
         meta.rows(
             "certified_blocks", name=name, source=self.source, now=began.at, lines=as_json(lines), watch=began.watch,
             is_exact=began.is_exact, source_lsn=began.stored.position, target_lsn=began.stored.target_position,
+            seed=compared.spec.seed,
         )  # fmt: skip
         meta.rows("certified", name=name, source=self.source, now=began.at)
         meta.rows("gap_closed", name=name)
@@ -207,7 +203,7 @@ def _other_rules(rules: Rules, spec: TableSpec) -> str:
         return "the validation compares other columns than this run"
     if rules.key != spec.key_names:
         return f"the validation has the key {', '.join(rules.key)}"
-    if replace(rules.compared, digest="", seed=0) != replace(Compared.of(spec), digest="", seed=0):
+    if replace(rules.compared, digest="") != replace(Compared.of(spec), digest=""):
         return "the validation compares rows by other rules (mode, filter, tolerance, numeric) than this run"
     return ""
 

@@ -200,8 +200,9 @@ class Scrubber:
         meta, validation, name = self._sessions.meta, self._sessions.name, due.table
         self._checker.pending += self.suspect(name, hashed.differing, touch)
         block = CertificateBlock(
-            hashed.block, hashed.digest, hashed_at, marks.source, marks.target, is_touched=not hashed.is_equal
-        )
+            hashed.block, hashed.digest, hashed_at, marks.source, marks.target, is_touched=not hashed.is_equal,
+            seed=hashed.seed,
+        )  # fmt: skip
         after = [block] if hashed.rest is None else [block, CertificateBlock(hashed.rest)]
         if due.block.id:
             after = store.replace_block(meta.connection, validation, name, due.block, after)

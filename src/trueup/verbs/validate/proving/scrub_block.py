@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,7 +13,7 @@ from trueup.rows.align import differing_keys
 from trueup.rows.digest import Digest, boundaries, digest
 from trueup.rows.fetch import hashes_in_block
 from trueup.rows.keys import Block, KeyValues
-from trueup.rows.spec import TableSpec
+from trueup.rows.spec import TableSpec, with_new_seed
 from trueup.verbs.validate.plan import Pair
 
 T = TypeVar("T")
@@ -24,12 +24,13 @@ _SPLIT = 2
 
 @dataclass(frozen=True)
 class Hashed:
-    """One block: its digest on the source, whether the target had the same one, and the keys that differ.
+    """One block: its digest on the source with this seed, whether the target had the same one, the keys that differ.
 
     `rest` is the second part of a block that was split, and is not hashed yet.
     """
 
     block: Block
+    seed: int
     digest: Digest
     is_equal: bool
     differing: tuple[KeyValues, ...]
@@ -49,12 +50,14 @@ class BlockReader:
     def hash(self, block: Block, *, rows: int, known: int | None) -> Hashed:
         """Hash a block. If it has more than `rows` rows, hash its first part; `known` is its number of rows before."""
         first, rest = self._first_part(block, rows) if known is None or known > rows * _SPLIT else (block, None)
-        source, target = self._both(lambda reader, spec: digest(reader, spec, first, timeout=self.timeout))
+        # A seed for this block and this time only: a row that was made to fit it fits no later one.
+        specs = with_new_seed(self.pair.source, self.pair.target)
+        source, target = self._both(specs, lambda reader, spec: digest(reader, spec, first, timeout=self.timeout))
         if source == target:
-            return Hashed(first, source, True, (), rest)
-        rows_of = self._both(lambda reader, spec: hashes_in_block(reader, spec, first, timeout=self.timeout))
+            return Hashed(first, specs[0].seed, source, True, (), rest)
+        rows_of = self._both(specs, lambda reader, spec: hashes_in_block(reader, spec, first, timeout=self.timeout))
         differing = differing_keys(dict(zip(("source", "target"), rows_of, strict=True)))
-        return Hashed(first, source, False, tuple(differing), rest)
+        return Hashed(first, specs[0].seed, source, False, tuple(differing), rest)
 
     def _first_part(self, block: Block, rows: int) -> tuple[Block, Block | None]:
         edges: list[KeyValues] = []
@@ -68,16 +71,16 @@ class BlockReader:
             return block, None
         return Block(block.start, edges[0]), Block(edges[0], block.end)
 
-    def _both(self, read: Callable[[Reader, TableSpec], T]) -> tuple[T, T]:
+    def _both(self, specs: Sequence[TableSpec], read: Callable[[Reader, TableSpec], T]) -> tuple[T, T]:
         """Read both nodes at the same time: rows that change meanwhile are few."""
 
         def on(node: Node, spec: TableSpec) -> T:
             with borrow(node, None, application=self.application, retries=_RETRIES) as reader:
                 return read(reader, spec)
 
-        target = self.executor.submit(on, self.nodes[1], self.pair.target)
+        target = self.executor.submit(on, self.nodes[1], specs[1])
         try:
-            source = on(self.nodes[0], self.pair.source)
+            source = on(self.nodes[0], specs[0])
         finally:
             # Its session is not used by anything else before it has ended.
             target.exception()

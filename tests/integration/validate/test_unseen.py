@@ -51,6 +51,16 @@ def test_partitions_that_are_published_or_logged_otherwise_than_their_table(copy
     assert "its partition public.p22 is unlogged" in copy.fence().reasons[0]
 
 
+def test_a_partition_whose_replica_identity_lacks_the_key(copy: Copy) -> None:
+    """The log has the new key of a changed one only."""
+    copy.both(f"{PARTITIONS} ALTER TABLE p1 ALTER n SET NOT NULL; CREATE UNIQUE INDEX p1_n ON p1 (n)")
+    copy.both("INSERT INTO p SELECT i, i FROM generate_series(1, 10) i")
+    copy.start("public.p", syncer="lag:0")
+    assert copy.fence().exit_code == 0
+    copy.up.execute("ALTER TABLE p1 REPLICA IDENTITY USING INDEX p1_n; UPDATE p SET id = 50 WHERE id = 1")
+    assert _keys(copy) == [1, 50]
+
+
 def test_columns_that_are_replaced_or_come_with_values(copy: Copy) -> None:
     names = ("swapped", "replaced", "filled", "empty")
     copy.both("".join(f"CREATE TABLE {name} (id int PRIMARY KEY, a int, b int);" for name in names))

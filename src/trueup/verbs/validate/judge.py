@@ -125,7 +125,7 @@ def _mismatch(pair: Pair, key: KeyValues, source: Row | None, target: Row | None
 
 
 def _digest(pair: Pair, row: Row | None) -> str | None:
-    """Return the SHA-256 of the compared values of a row, without constants: the source does not have them."""
+    """Return the SHA-256 of the compared values of a row, and of constants that are wrong: equal for equal rows."""
     if row is None:
         return None
     parts: list[Any] = []
@@ -136,6 +136,13 @@ def _digest(pair: Pair, row: Row | None) -> str | None:
             parts.append(trim_scale(value))
         else:
             parts.append(value)
+    # A row of the source has none.
+    constants = (row.values or ())[len(pair.source.columns) :]
+    parts += [
+        [name, str(value)]
+        for (name, expected), value in zip(pair.constants, constants, strict=False)
+        if value != expected
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

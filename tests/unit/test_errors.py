@@ -11,6 +11,8 @@ import pytest
 
 from trueup import errors
 from trueup.cli import main
+from trueup.config.model import Node
+from trueup.db.node import error_from_text
 from trueup.errors import CheckFailed, ConfigError, EngineError, Interrupted, NodeError, QueryError, TrueupError
 
 WHERE = {"cure": "do this", "node": "n1", "table": "public.t", "block": "block [1, 2)"}
@@ -85,3 +87,11 @@ def test_a_cure_names_only_options_of_the_command(
     assert main.run(arguments) == 2
     end = ", or use --engine local" if has_engine else ""
     assert f"what to do: check the logs of the executors{end}\n" in capfd.readouterr().err
+
+
+def test_no_cure_grants_a_table_with_passwords() -> None:
+    node = Node("n1", "host=x")
+    secret = error_from_text("permission denied for table pg_subscription", "42501", node, lost=False)
+    assert "do not grant" in (secret.cure or "")
+    other = error_from_text("permission denied for table pg_subscription_rel", "42501", node, lost=False)
+    assert other.cure == "grant the privilege that the message names"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -164,6 +165,27 @@ def test_large_objects_are_moved_and_moved_back(databases: Databases, monkeypatc
     moving.rollback(proof="digest")
     check_content(old, 50002, b"late!")
     check_content(old, 60000, b"new")
+
+
+# Two contents with the same md5 (Wang and others, 2004), which they keep if the same is appended to both.
+TWIN = (
+    "d131dd02c5e6eec4693d9a0698aff95c2fcab58712467eab4004583eb8fb7f8955ad340609f4b30283e488832571415a085125e8f7cdc99f"
+    "d91dbdf280373c5bd8823e3156348f5bae6dacd436c919c6dd53e2b487da03fd02396306d248cda0e99f33420f577ee8ce54b67080a80d1e"
+    "c69821bcb6a8839396f9652b6ff72a70"
+)
+# The bytes that differ have another highest bit.
+_TURNED = (19, 45, 59, 83, 109, 123)
+
+
+def test_contents_that_were_made_to_have_the_same_hash_differ(databases: Databases) -> None:
+    twin = bytes.fromhex(TWIN)
+    other = bytes(byte ^ 0x80 if place in _TURNED else byte for place, byte in enumerate(twin))
+    assert hashlib.md5(twin).digest() == hashlib.md5(other).digest()
+    pair = databases(2)
+    for database, content in zip(pair, (twin, other), strict=True):
+        database.execute("SELECT lo_from_bytea(70001, %s), lo_from_bytea(70002, 'same')", [content])
+    with psycopg.connect(pair[0].uri) as source, psycopg.connect(pair[1].uri) as target:
+        assert large_objects.unequal(source, target) == ["large objects differ: 70001"]
 
 
 def check_content(database: Database, oid: int, content: bytes) -> None:

@@ -17,6 +17,7 @@ from trueup.config.wording import shown_names
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
 from trueup.rows.digest import Digest
+from trueup.rows.spec import new_seed
 
 # Bytes that are read or written at once.
 PIECE = 1024 * 1024
@@ -74,9 +75,9 @@ def problems(source: Connection, target: Connection, expected: Container[str] = 
     return reasons
 
 
-def digest(connection: Connection, oids: Sequence[int]) -> Digest:
+def digest(connection: Connection, oids: Sequence[int], seed: int) -> Digest:
     """Return the digest of the large objects with these numbers."""
-    count, total = one_row(connection.execute(_over_objects("digest", oids)))
+    count, total = one_row(connection.execute(_over_objects("digest", oids, seed)))
     return Digest(count, int(total))
 
 
@@ -114,15 +115,16 @@ def make_equal(
 
 
 def _differing(source: Connection, target: Connection) -> list[LargeObject]:
-    # The role may not read other large objects of the target.
-    if not (oids := numbers(source)) or digest(source, oids) == digest(target, oids):
+    # The role may not read other large objects of the target. The seed is not known when they are written.
+    seed = new_seed()
+    if not (oids := numbers(source)) or digest(source, oids, seed) == digest(target, oids, seed):
         return []
-    there = {each.oid: each.facts for each in _read(target, oids)}
-    return [each for each in _read(source, oids) if there.get(each.oid) != each.facts]
+    there = {each.oid: each.facts for each in _read(target, oids, seed)}
+    return [each for each in _read(source, oids, seed) if there.get(each.oid) != each.facts]
 
 
-def _read(connection: Connection, oids: Sequence[int]) -> list[LargeObject]:
-    return [LargeObject(*row) for row in connection.execute(_over_objects("list", oids)).fetchall()]
+def _read(connection: Connection, oids: Sequence[int], seed: int) -> list[LargeObject]:
+    return [LargeObject(*row) for row in connection.execute(_over_objects("list", oids, seed)).fetchall()]
 
 
 def _write(source: Connection, target: Connection, each: LargeObject) -> bool:
@@ -163,6 +165,8 @@ def _statement(name: str) -> sql.SQL:
     return sql.SQL(load("trueup.rows.write", "large_objects.sql")[name])
 
 
-def _over_objects(name: str, oids: Sequence[int]) -> sql.Composed:
+def _over_objects(name: str, oids: Sequence[int], seed: int) -> sql.Composed:
     among = sql.SQL("{}::oid[]").format(sql.Literal("{" + ",".join(map(str, oids)) + "}"))
-    return _statement(name).format(objects=_statement("objects").format(piece=sql.Literal(PIECE), among=among))
+    number = sql.Literal(seed)
+    objects = _statement("objects").format(piece=sql.Literal(PIECE), among=among, seed=number)
+    return _statement(name).format(objects=objects, seed=number)

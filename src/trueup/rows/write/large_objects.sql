@@ -1,11 +1,12 @@
 -- name: objects
--- One row per large object: owner, privileges, size, and a hash of the content, which is read in pieces.
+-- One row per large object: owner, privileges, size, and a hash of the content, which is read in pieces. The seed comes
+-- first: pieces that were made to have the same md5 would keep it if the seed followed them.
 SELECT m.oid::bigint AS oid, pg_get_userbyid(m.lomowner)::text AS owner, s.size,
        (SELECT string_agg(x."grant", ',' ORDER BY x."grant" COLLATE "C")
           FROM (SELECT concat_ws(' ', CASE WHEN a.grantee = 0 THEN '' ELSE pg_get_userbyid(a.grantee)::text END,
                                  a.privilege_type, a.is_grantable)
                   FROM aclexplode(coalesce(m.lomacl, acldefault('L', m.lomowner))) a) x("grant")) AS acl,
-       (SELECT md5(string_agg(md5(lo_get(m.oid, p.at, {piece})), '' ORDER BY p.at))
+       (SELECT md5(string_agg(md5({seed}::text::bytea || lo_get(m.oid, p.at, {piece})), '' ORDER BY p.at))
           FROM generate_series(0, s.size - 1, {piece}) p(at)) AS content,
        lo_close(f.fd + CASE WHEN s.size < 0 THEN 1 ELSE 0 END) AS closed
   FROM pg_largeobject_metadata m
@@ -16,7 +17,7 @@ SELECT m.oid::bigint AS oid, pg_get_userbyid(m.lomowner)::text AS owner, s.size,
  WHERE m.oid = ANY({among})
 
 -- name: digest
-SELECT count(*), coalesce(sum(hashtextextended(concat_ws('/', o.oid, o.owner, o.size, o.acl, o.content), 0)), 0)::text
+SELECT count(*), coalesce(sum(hashtextextended(concat_ws('/', o.oid, o.owner, o.size, o.acl, o.content), {seed})), 0)::text
   FROM ({objects}) o
 
 -- name: list

@@ -62,6 +62,7 @@ LIMITS = {
     "verbs/sync/state.sql": (6, _OWN + "; ROW EXCLUSIVE, SHARE UPDATE EXCLUSIVE"),
     "verbs/sync/target_schema/create_schema.py": (1, "a target that is being created"),
     "verbs/sync/target_schema/dump.py": (1, _TEXT),
+    "verbs/sync/target_schema/plan_schema.py": (1, _TEXT),
     "verbs/sync_ddl/apply_ddl.py": (2, "attempts of _ATTEMPT_MS"),
     "verbs/sync_ddl/ddl.py": (12, "apply_ddl: attempts of _ATTEMPT_MS"),
     "verbs/validate/look.py": (2, _TEXT),

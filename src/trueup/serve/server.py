@@ -22,8 +22,8 @@ HEAD_SECONDS = 10.0
 READ_SECONDS = 30.0
 _MAX_HEAD = 16 * 1024
 _MAX_CONNECTIONS = 500
-# Of these, at most so many wait for a request: more, and the one that has waited longest is closed. Connections that
-# send nothing must not keep others out.
+# Of these, the most that may wait for a request. One more, and the one that has waited longest is closed: connections
+# that send nothing must not keep others out.
 _MAX_WAITING = 250
 _START_SECONDS = 30.0
 

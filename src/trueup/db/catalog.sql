@@ -126,8 +126,9 @@ WITH RECURSIVE tree AS (
 SELECT t.root AS relation, bool_or(c.relkind = 'f') AS has_foreign,
        coalesce(array_agg(DISTINCT a.attname::text) FILTER (WHERE a.attname IS NOT NULL), '{}') AS may_be_null
   FROM tree t JOIN pg_class c ON c.oid = t.oid
-  LEFT JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
-       AND (t.oid = t.root OR NOT c.relispartition)
+  -- There may be thousands of partitions: their columns are not read.
+  LEFT JOIN pg_attribute a ON a.attrelid = CASE WHEN t.oid = t.root OR NOT c.relispartition THEN t.oid END
+       AND a.attnum > 0 AND NOT a.attisdropped
        AND (NOT a.attnotnull
             OR EXISTS (SELECT FROM pg_constraint n
                         WHERE n.conrelid = t.oid AND n.contype = 'n' AND a.attnum = ANY (n.conkey) AND NOT n.convalidated))

@@ -26,7 +26,6 @@ from trueup.rows.pages import on_pages, page_count
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import TableSpec, new_seed
 from trueup.rows.write.key_lists import KeyList, in_key_list
-from trueup.rows.write.target import identifier
 from trueup.task.together import both, together
 from trueup.verbs.sync.model import SyncTable
 
@@ -163,7 +162,7 @@ class Prover:
     def keys_digest(self, connection: Connection, table: SyncTable, keys: KeyList, seed: int) -> Digest:
         """Return the digest of the rows of these keys; a key without a row adds nothing."""
         query = sql.SQL("SELECT 0, count(*), coalesce(sum({}), 0)::text FROM {} t WHERE {}").format(
-            row_hash(self.spec(table, seed)), identifier(*table.name), in_key_list(table.spec, keys)
+            row_hash(self.spec(table, seed)), sql.Identifier(*table.name), in_key_list(table.spec, keys)
         )
         return digest_of(connection, query)
 

@@ -194,6 +194,18 @@ def test_a_backfill_that_waits_is_not_requested_again(items: TubeDatabase) -> No
     assert items.tube.schedule_backfill("items") > first
 
 
+def test_a_column_that_is_added_again_is_copied_again_by_a_sync(items: TubeDatabase) -> None:
+    """For its change log. The target has the values of the dropped column, also if rounds were between both changes."""
+    follow = "SELECT tube.tube_reload_follow('t')"
+    items.run(f"{follow}; ALTER TABLE items ADD added int; {follow}")
+    assert items.pods() == []
+    for change in ("DROP n; ALTER TABLE items ADD n int", f"DROP added; {follow}; ALTER TABLE items ADD added int"):
+        items.run(f"ALTER TABLE items {change}; {follow}")
+        (pod,) = items.take()
+        assert (pod.op, "is new or has another type" in pod.message["reason"]) == ("{", True)
+        items.run("TRUNCATE tube.pods_t")
+
+
 def test_a_shard_out_of_range_is_named(items: TubeDatabase) -> None:
     items.run("CREATE TABLE others (id int PRIMARY KEY)")
     calls: list[Callable[[int], object]] = [

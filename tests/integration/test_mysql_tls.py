@@ -149,7 +149,7 @@ def _impostor(method: str, packets: list[bytes]) -> Iterator[tuple[int, list[byt
 
 @pytest.mark.parametrize("question", _QUESTIONS)
 @pytest.mark.parametrize("is_near", [True, False])
-def test_a_server_does_not_get_the_password_by_asking(question: str, is_near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_program_gets_the_password_by_asking(question: str, is_near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without TLS, and with a TLS that verifies nothing, every program can pass for the server."""
     monkeypatch.setattr("trueup.nodes.databases.mysql.is_local_host", lambda host: is_near)
     method, packets = _QUESTIONS[question]

@@ -22,7 +22,7 @@ HEAD_SECONDS = 10.0
 READ_SECONDS = 30.0
 _MAX_HEAD = 16 * 1024
 _MAX_CONNECTIONS = 500
-# Of these, the most that may wait for a request. One more, and the one that has waited longest is closed: connections
+# Of these, at most this number wait for a request: with more, the one that has waited longest is closed. Connections
 # that send nothing must not keep others out.
 _MAX_WAITING = 250
 _START_SECONDS = 30.0

@@ -242,7 +242,7 @@ def test_the_form_of_another_user_is_refused(store: TaskStore) -> None:
 @pytest.mark.parametrize(
     "sent", [b"", b"GET / HT", b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nt", b"whole"]
 )
-def test_connections_that_send_nothing_keep_no_client_out(store: TaskStore, sent: bytes) -> None:
+def test_connections_that_send_nothing_do_not_keep_others_out(store: TaskStore, sent: bytes) -> None:
     """More than the server accepts; the last ones have sent a whole request, and are kept open for the next."""
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serving([store.path], tokens=TOKENS) as running, ExitStack() as stack:

@@ -196,3 +196,28 @@ def test_rows_that_no_unit_of_a_scan_by_pages_has(
     _create(nodes, LEFT_OUT["single"], "single")
     for quick in (True, False):
         assert "101 rows were counted, and 100 compared" in compare(nodes, "single", quick=quick, **SMALL).incomplete[0]
+
+
+def test_a_row_that_is_not_in_the_index_of_the_key_is_missed_by_no_verdict(
+    databases: Databases, compare: Compare
+) -> None:
+    nodes = databases(2)
+    for node in nodes:
+        node.execute(
+            "CREATE TABLE t (k int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 20000) i"
+        )
+    # As after a crash of the machine, or with an index whose order is that of another version of the collation.
+    state = "UPDATE pg_index SET indislive = {0}, indisready = {0} WHERE indrelid = 't'::regclass;"
+    # Sessions read the list of indexes again.
+    state += "ALTER TABLE t SET (fillfactor = 100)"
+    nodes[1].execute(state.format("false"))
+    nodes[1].execute("INSERT INTO t VALUES (30000, 'v')")
+    nodes[1].execute(state.format("true"))
+    for node in nodes:
+        node.execute("ANALYZE t")
+    lost = nodes[1].execute("SET enable_seqscan = off; SELECT count(*) FROM t WHERE k = 30000")
+    assert lost == [(0,)]
+    for quick in (True, False):
+        result = compare(nodes, "t", quick=quick, block_size=1000, override_block_size=True)
+        assert result.verdict == "INCOMPLETE", result
+        assert any("20,001 rows were counted, and 20,000 compared" in reason for reason in result.incomplete)

@@ -3,9 +3,6 @@
 Blocks are ranges of a key, and what is known of a key comes from the catalog: a row may have NULL in it, or be outside
 of the bounds of its partition. A count has no condition on the key. Without a snapshot it would be of another moment
 than the blocks; then only the rows that have NULL in the key are counted.
-
-A plain table with one key column is not counted: the last entry of its index shows whether a row has NULL in it, and a
-count would read the same index.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.rows.keys import Block, has_null, in_block, source, where
 from trueup.rows.pages import on_pages, page_count
-from trueup.rows.spec import TableSpec
 from trueup.task.compare.state import Comparison
 from trueup.task.steering import is_gentle
 
@@ -69,8 +65,6 @@ def _count(run: Comparison, control: Control, earlier: Sequence[Block]) -> None:
     """Count the rows of a node; an error ends the run."""
     state, spec = run.state, run.spec
     try:
-        if _has_only_keys(control, spec):
-            return
         if not run.request.settings.snapshot:
             state.without_key[control.node.name] = _ask(run, control, [has_null(spec.key_names)], ())
             return
@@ -79,25 +73,6 @@ def _count(run: Comparison, control: Control, earlier: Sequence[Block]) -> None:
         state.counted[control.node.name] = sum(_ask(run, control, part, earlier) for part in _parts(run, control))
     except Exception as error:
         state.stopped = state.stopped or error_from_server(error, control.node)
-
-
-def _has_only_keys(control: Control, spec: TableSpec) -> bool:
-    """Return whether the end of the index shows that all rows are in its order; the filter is left out."""
-    if len(spec.key) != 1 or spec.key[0].order != "type":
-        return False
-    is_plain = control.connection.execute(
-        "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid) AND c.relkind <> 'p'"
-        " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = %s",
-        (spec.schema, spec.table),
-    ).fetchone()
-    if is_plain is None or not is_plain[0]:
-        return False
-    query = sql.SQL(
-        "SELECT {null} FROM (SELECT {key} FROM {table} ORDER BY {key} DESC NULLS FIRST LIMIT 1) AS last"
-    ).format(null=has_null(spec.key_names), key=sql.Identifier(spec.key_names[0]), table=source(spec))
-    last = control.connection.execute(query, binary=True).fetchone()
-    return last is None or not last[0]
 
 
 def _parts(run: Comparison, control: Control) -> Iterator[list[sql.Composable]]:

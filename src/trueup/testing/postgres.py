@@ -400,18 +400,19 @@ def initialize(server: Server, account: Account) -> None:
         "--encoding=UTF8",
     ]
     command += ["--no-sync", "--auth=scram-sha-256"]
-    with contextlib.ExitStack() as stack:
-        folder = temp_folder("trueup-secret-", account)
-        stack.callback(shutil.rmtree, folder)
-        secret = folder / "secret"
-        secret.touch(mode=0o600)
-        secret.write_text(_verifier(server.password) + "\n")
+    # Beside the data: the watchdog removes it too.
+    secret = server.data_dir.parent / "secret"
+    secret.unlink(missing_ok=True)
+    try:
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(_verifier(server.password) + "\n")
         account.own(secret)
-        command.append(f"--pwfile={secret}")
         for locale in ("C.UTF-8", "C"):
-            done = account.run([*command, f"--locale={locale}"])
+            done = account.run([*command, f"--pwfile={secret}", f"--locale={locale}"])
             if done.returncode == 0 or "locale" not in done.stderr:
                 break
+    finally:
+        secret.unlink(missing_ok=True)
     if done.returncode != 0:
         raise NodeError(f"initdb failed: {done.stderr.strip()}", node=server.name)
     lines = [f"host {base} all 127.0.0.1/32 scram-sha-256\n" for base in ("all", "replication")]

@@ -54,9 +54,7 @@ def complete(outcome: Outcome, ready: Ready, phases: Phases) -> Outcome:
     """Return the outcome with what the preparation and the pause have found; asks no server after the decision."""
     tables = ready.link.tables
     planned = ready.link.plan.remarks
-    left_out = [
-        f"{name} is not in the sync" for name in ready.left_out if not any(text.startswith(name) for text in planned)
-    ]
+    left_out = [f"{name} is not in the sync ({why})" for name, why in ready.outside.values()]
     is_rehearsal = not ready.token
     return replace(
         outcome,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 SCHEMA = "schema equal"
+TABLES = "every table counted"
 ROWS = "rows equal"
 REFERENCES = "foreign keys valid"
 SEQUENCES_EQUAL = "sequences equal"
@@ -30,7 +31,7 @@ PREPARED = "no prepared transactions"
 GUARDED = "every table guarded"
 WAY_BACK = "way back ready"
 # In the order of the report.
-ALL = (SCHEMA, ROWS, REFERENCES, SEQUENCES_EQUAL, LARGE_OBJECTS, LOG_EMPTY, PREPARED, GUARDED, WAY_BACK)
+ALL = (SCHEMA, TABLES, ROWS, REFERENCES, SEQUENCES_EQUAL, LARGE_OBJECTS, LOG_EMPTY, PREPARED, GUARDED, WAY_BACK)
 
 _SHOWN = 5
 # Differences of schemas are accepted by their names, which must be shown for that.
@@ -77,6 +78,25 @@ def condition(name: str, problems: Sequence[str], detail: str = "") -> Condition
     shown = _SHOWN_OF_SCHEMAS if name == SCHEMA else _SHOWN
     more = f" (and {len(problems) - shown} more)" if len(problems) > shown else ""
     return Condition(name, False, "; ".join(problems[:shown]) + more)
+
+
+def every_table(
+    present: Mapping[int, str], synced: Collection[int], outside: Mapping[int, tuple[str, str]], node: str
+) -> Condition:
+    """Return whether each table of the source, by oid, is in the sync or was excluded from it, and by whom."""
+    others = {name: outside.get(oid, ("", ""))[1] for oid, name in present.items() if oid not in synced}
+    unknown = [
+        f"{name} of {node} is not in the sync, and nobody excluded it: add it (trueup sync add {name}), or remove it"
+        f" (trueup sync remove {name})"
+        for name, why in others.items()
+        if not why
+    ]
+    named = [f"{name} ({why})" for name, why in others.items()]
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    rest = f"; not in the sync: {', '.join(named[:_SHOWN])}{more}" if named else ""
+    return condition(
+        TABLES, unknown, f"{counted(len(present), 'table')} of {node}, {len(present) - len(others):,} in the sync{rest}"
+    )
 
 
 def refuse(conditions: Iterable[Condition]) -> None:

@@ -36,11 +36,11 @@ from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, WAY_BACK_LI
 from trueup.verbs.switchover.role_rights import Side
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, digested_tables, find
-from trueup.verbs.sync import changelog, ending, history, members, state
+from trueup.verbs.sync import changelog, check, ending, history, members, state
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import Plan
-from trueup.verbs.sync.plan import other_tables
+from trueup.verbs.sync.plan import outside
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.target_schema.not_copied import remarks_on
@@ -146,11 +146,17 @@ def prepare(
         stack.callback(hold.release)
         ready = Ready(
             request, attempt, token, fence, hold, target, link, prover, rounds, current.next_address,
-            (*accepted, *left), fingerprints, settled, enable, validated, other_tables(source, link.plan),
+            (*accepted, *left), fingerprints, settled, enable, validated, _outside(source, link),
             tuple(remarks_on(source, target, creates=False, is_superuser=True)),
         )  # fmt: skip
         ready.warm_up()
         yield ready
+
+
+def _outside(source: Connection, link: Link) -> dict[int, tuple[str, str]]:
+    """Return the tables of the source that are not in the sync, by oid, and who decided that."""
+    stored = state.read(link.target, link.name)
+    return outside(source, check.scope_of(link.target, stored)) if stored is not None else {}
 
 
 def _refresh(link: Link, progress: Progress, denied: list[str], *, is_back: bool) -> list[str]:
@@ -267,17 +273,21 @@ def _prepare_way_back(request: SwitchoverRequest, link: Link, *, is_back: bool) 
     state.install(link.source)
     back, known = state.read(link.source, link.name), state.read(link.target, link.name)
     names = [str(table) for table in link.tables]
-    # The same tables; all others on the new database are excluded by name.
-    scope = Scope(link.name, exclude_tables=other_tables(link.target, link.plan))
-    if known is not None and known.named:
-        scope = Scope(link.name, tuple(names))
+    assert known is not None
     if back is None:
+        # What the user excluded is excluded on the way back too.
+        scope = Scope(link.name, known.named, known.left_out)
         history.reader(link.name).forget(link.target)
         state.create(link.source, scope, link.id, state.identity(link.target), link.tables, phase="running")
-    elif sorted(back.tables) != sorted(names):
+        back = state.read(link.source, link.name)
+    assert back is not None
+    if sorted(back.tables) != sorted(names):
         # Tables were added, removed or renamed since an earlier attempt.
-        state.set_tables(link.source, link.name, names, scope.tables, scope.exclude_tables)
+        state.set_tables(link.source, link.name, names, back.left_out)
     members.record(link.target, link.source, link.name, members.turned(link.tables), no_others=True)
+    found = outside(link.target, check.scope_of(link.source, back))
+    others = {oid: name for oid, (name, why) in found.items() if not why}
+    members.leave_out(link.source, link.name, others, f"not in the sync before {link.target_node.name} came into use")
 
 
 def _enable(source: Connection, target: Connection, link: Link, names: list[TableName]) -> tuple[sql.Composed, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from psycopg import sql
 
@@ -11,6 +12,7 @@ from trueup.config.wording import counted
 from trueup.db import sequences
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
+from trueup.db.names import display_name
 from trueup.rows.write import disabled_triggers as triggers
 from trueup.rows.write import large_objects
 from trueup.task.together import both
@@ -25,6 +27,7 @@ from trueup.verbs.switchover.validated import TableLocked, Validated, digested_t
 from trueup.verbs.sync import state
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
+from trueup.verbs.sync.plan import query_tables
 from trueup.verbs.sync.round import checked_transaction
 
 # A statement is looked up when it first runs, prepared the second time, and fast the third time.
@@ -56,8 +59,8 @@ class Ready:
     enable: tuple[sql.Composed, ...] = ()
     # The validation of --proof validated.
     validated: Validated | None = None
-    # The tables of the source that are not in the sync.
-    left_out: tuple[str, ...] = ()
+    # The tables of the source that are not in the sync, by oid: name, and who decided that.
+    outside: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     # Objects that a sync does not copy, and what to do.
     not_copied: tuple[str, ...] = ()
     # The sessions that waited when a rehearsal ended.
@@ -156,7 +159,9 @@ class Ready:
     def conditions(self, final: Round, budget: Budget) -> tuple[gate.Condition, ...]:
         """Check all conditions while the fence is held."""
         unequal, broken, checked = self._compare(final, budget)
-        (shape, values, entries, prepared), (target_shape, target_values) = both(self._source_facts, self._target_facts)
+        (shape, values, entries, prepared, present), (target_shape, target_values) = both(
+            self._source_facts, self._target_facts
+        )
         # In a rehearsal the triggers of the target are not enabled any more.
         target_shape = self._rehearsed_shape or target_shape
         nodes = (self.link.source_node, self.link.target_node)
@@ -166,6 +171,7 @@ class Ready:
             if before != now
         ]
         conditions = (
+            gate.every_table(present, [table.oid for table in self.link.tables], self.outside, nodes[0].name),
             gate.condition(gate.ROWS, unequal, checked),
             gate.condition(gate.REFERENCES, broken, gate.references_text(self.link.plan.foreign_keys)),
             gate.condition(gate.SCHEMA, altered),
@@ -218,19 +224,21 @@ class Ready:
         )
         return [text for texts in broken for text in texts]
 
-    def _source_facts(self) -> tuple[str, sequences.Values, int, list[str]]:
-        """Return fingerprint, values of sequences, entries of the log, prepared transactions; in one round trip."""
+    def _source_facts(self) -> tuple[str, sequences.Values, int, list[str], dict[int, str]]:
+        """Return fingerprint, sequences, entries of the log, prepared transactions, all tables; in one round trip."""
         connection, chosen = self.fence.connection, self.link.plan.sequences
         with connection.pipeline():
             shape = gate.query_fingerprint(connection, self.names)
             values = sequences.query(connection, chosen)
             entries = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(self.link.log))
             prepared = gate.query_prepared(connection)
+            tables = query_tables(connection)
         return (
             str(one_value(shape)),
             sequences.values_of(values, chosen),
             int(one_value(entries)),
             gate.prepared_names(prepared),
+            {oid: display_name(schema, name) for oid, schema, name, _ in tables.fetchall()},
         )
 
     def _target_facts(self) -> tuple[str, sequences.Values]:

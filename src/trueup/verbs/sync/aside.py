@@ -22,10 +22,13 @@ SAME = "make both tables the same: trueup sync ddl"
 _AGAIN = "empty it on the target, and copy it again: trueup sync add {}"
 
 
-def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -> tuple[Plan, list[Problem]]:
-    """Return the plan with only what can be synced, and the problems of the rest; `names` are those of the source.
+def split(
+    plan: Plan, members: Mapping[int, Member], names: Mapping[int, str], partitions: Mapping[int, int]
+) -> tuple[Plan, list[Problem]]:
+    """Return the plan with only what can be synced, and the problems of the rest.
 
-    Problems that concern no single object stay in the plan.
+    `names` are those of the source, `partitions` the tables of the sync that are parts of others there now. Problems
+    that concern no single object stay in the plan.
     """
     aside: list[Problem] = []
     live: list[SyncTable] = []
@@ -54,16 +57,19 @@ def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -
             stopping.append(problem)
         elif member is not None and member.name != problem.where:
             aside.append(_moved(member, problem.where))
+        elif problem.where not in of_source:
+            # It was dropped: what the target's table has is no problem of a table that exists.
+            continue
         elif member is None and problem.where in by_name:
             aside.append(_not_a_member(problem.where, by_name[problem.where], names))
         else:
-            aside.append(_with_cure(problem))
+            aside.append(_with_cure(problem, is_member=member is not None))
     # A table with a problem of its own is not live, even if the plan has it.
     seen, shown = wrong | {table.oid for table in live}, {problem.where for problem in aside}
     named = {problem.where for problem in plan.problems}
     live = [table for table in live if table.oid not in wrong and str(table) not in named]
     aside += [
-        _gone(member, names)
+        _gone(member, names, partitions)
         for oid, member in members.items()
         # Of a table that was dropped and replaced, the replacement is named.
         if oid not in seen and (oid in names or member.name not in shown)
@@ -111,19 +117,22 @@ def with_relatives(target: Connection, tables: Sequence[SyncTable], members: Ite
                 lost.add(name)
 
 
-def _with_cure(problem: Problem) -> Problem:
-    """Return the problem with the cure for a started sync."""
+def _with_cure(problem: Problem, *, is_member: bool) -> Problem:
+    """Return the problem with the cure for a started sync: statements are shown for its tables and for new ones."""
     if problem.cure.startswith("create the table there"):
         cure = f"create and add it: trueup sync ddl --apply; or exclude it: trueup sync remove {problem.where}"
         return replace(problem, cure=cure)
-    return replace(problem, cure=SAME) if problem.cure in SAME or problem.cure == KEY_CURE else problem
+    if problem.cure not in SAME and problem.cure != KEY_CURE:
+        return problem
+    add = "drop it on the target, then create and add it: trueup sync ddl --apply; or exclude it: trueup sync remove {}"
+    return replace(problem, cure=SAME if is_member else add.format(problem.where))
 
 
 def _not_a_member(name: str, former: Member | None, names: Mapping[int, str], target_oid: int = 0) -> Problem:
     """Return the problem of a table that is not in the sync; `former` is the one of the sync that had its name."""
     if former is not None and former.source_oid not in names:
         what = "it was replaced by another table with its name on the source"
-        return Problem(name, what, _AGAIN.format(name))
+        return Problem(name, what, f"replace it on the target too: trueup sync ddl --apply; or {_AGAIN.format(name)}")
     if former is not None and target_oid in (0, former.target_oid):
         what = f"it was created with the name of a table that was renamed to {names[former.source_oid]} on the source"
         return Problem(name, what, "rename that one, create and add this one: trueup sync ddl --apply")
@@ -141,12 +150,14 @@ def _moved(member: Member, name: str) -> Problem:
     return Problem(name, what, cure)
 
 
-def _gone(member: Member, names: Mapping[int, str]) -> Problem:
+def _gone(member: Member, names: Mapping[int, str], partitions: Mapping[int, int]) -> Problem:
     name = names.get(member.source_oid)
+    if root := partitions.get(member.source_oid):
+        what = f"it became a partition of {names[root]} on the source"
+        return Problem(member.name, what, f"create and add {names[root]}: trueup sync ddl --apply")
     if name == member.name:
-        return Problem(
-            name, "it cannot be synced any more: it belongs to an extension, or is excluded", _AGAIN.format(name)
-        )
+        what = "it belongs to an extension now"
+        return Problem(name, what, f"remove it from the sync: trueup sync remove {name}")
     if name is not None:
         return _moved(member, name)
     cure = f"drop it on the target too: trueup sync ddl --apply; or keep it there: trueup sync remove {member.name}"

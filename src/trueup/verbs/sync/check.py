@@ -10,7 +10,7 @@ from trueup.capture.triggers.session import Session
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import aside, chain, changelog, members, naming, state
+from trueup.verbs.sync import aside, chain, changelog, definitions, members, naming, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.request import Scope, SyncRequest
@@ -113,21 +113,34 @@ def plan_live(
 ) -> tuple[Plan, list[Problem]]:
     """Plan a started sync again; return the plan of what can be synced, and the problems of what is set aside."""
     plan = plan_present(source, target, stored, names, is_brief=is_brief)
-    return aside.split(plan, members.read(target, stored.sync), members.names_by_oid(source))
+    known = members.read(target, stored.sync)
+    plan, problems = aside.split(plan, known, members.names_by_oid(source), members.partitions(source, known))
+    if found := definitions.differing(source, target, known, plan.tables):
+        wrong = {problem.where for problem in found}
+        problems += found
+        plan = aside.only(plan, [table for table in plan.tables if str(table) not in wrong], problems)
+    return plan, problems
 
 
 def plan_present(
     source: Connection, target: Connection, stored: State, names: tuple[str, str], *, is_brief: bool = False
 ) -> Plan:
     """Plan a started sync again, whichever tables have the names now."""
-    named = stored.named
-    if named:
-        # Also under another name.
-        present = members.names_by_oid(source)
-        named += tuple(present[oid] for oid in members.read(target, stored.sync) if oid in present)
-    scope = Scope(stored.sync, named, stored.left_out)
+    scope = scope_of(target, stored)
     is_bare = stored.made_schema and stored.phase != "running"
     return make_plan(source, target, scope, names, TargetState(True, is_bare, is_brief))
+
+
+def scope_of(target: Connection, stored: State) -> Scope:
+    """Return the tables of a started sync: those of its options when it was started, and what was decided since."""
+    known = frozenset(members.read(target, stored.sync))
+    return Scope(
+        stored.sync,
+        stored.named,
+        stored.left_out,
+        members=known,
+        left_out=members.left_out(target, stored.sync),
+    )
 
 
 def refuse(plan: Plan) -> None:

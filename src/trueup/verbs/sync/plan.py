@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import CURE, all_tables_problem
 from trueup.db import catalog
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, Cursor, one_value
 from trueup.db.foreign_code import foreign_code_of
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name
@@ -170,10 +170,13 @@ def _chosen(
     Raise if a table that is named for a new sync does not exist. Materialized views are outside if they are excluded.
     """
     relations = _relations(source)
-    named = _match(source, relations, scope.tables, may_lack=is_started)
-    excluded = _match(source, relations, scope.exclude_tables, may_lack=is_started)
-    if left := [display_name(row["schema"], row["name"]) for row in relations if row["oid"] in excluded]:
-        remarks.append(f"excluded (--exclude-tables): {', '.join(left)}")
+    named = scope.members | _match(source, relations, scope.tables, may_lack=is_started).keys()
+    matched = _match(source, relations, scope.exclude_tables, may_lack=is_started)
+    excluded = {**{oid: "--exclude-tables" for oid in matched if oid not in scope.members}, **scope.left_out}
+    for why in sorted(set(excluded.values())):
+        left = [display_name(row["schema"], row["name"]) for row in relations if excluded.get(row["oid"]) == why]
+        if left:
+            remarks.append(f"excluded ({why}): {', '.join(left)}")
     chosen = [row for row in relations if row["oid"] not in excluded and (not scope.tables or row["oid"] in named)]
     inside = {row["oid"] for row in chosen}
     outside = [
@@ -210,11 +213,28 @@ def _records(connection: Connection, statement: str) -> list[dict[str, Any]]:
         return cursor.execute(load("trueup.verbs.sync", "plan.sql")[statement], _OURS).fetchall()
 
 
-def other_tables(connection: Connection, plan: Plan) -> tuple[str, ...]:
-    """Return the names of the tables of a database that are not in the sync."""
-    synced = {str(table) for table in plan.tables}
-    names = (display_name(row["schema"], row["name"]) for row in _relations(connection))
-    return tuple(name for name in names if name not in synced)
+def outside(source: Connection, scope: Scope) -> dict[int, tuple[str, str]]:
+    """Return name and reason of every table of a database that is not in a started sync, by oid; "": no reason."""
+    rows = _records(source, "tables")
+    named = _match(source, rows, scope.tables, may_lack=True)
+    excluded = _match(source, rows, scope.exclude_tables, may_lack=True)
+    found: dict[int, tuple[str, str]] = {}
+    for row in rows:
+        oid = row["oid"]
+        if oid in scope.members:
+            continue
+        why = f"of the extension {row['extension']}" if row["extension"] else scope.left_out.get(oid, "")
+        if not why and oid in excluded:
+            why = f"--exclude-tables {excluded[oid]}"
+        if not why and scope.tables and oid not in named:
+            why = "not in --tables"
+        found[oid] = display_name(row["schema"], row["name"]), why
+    return found
+
+
+def query_tables(connection: Connection) -> Cursor:
+    """Send the query for oid, schema and name of all tables with rows of users."""
+    return connection.execute(load("trueup.verbs.sync", "plan.sql")["tables"], _OURS)
 
 
 def matching_tables(source: Connection, texts: Many[str]) -> list[str]:
@@ -226,13 +246,13 @@ def matching_tables(source: Connection, texts: Many[str]) -> list[str]:
 
 def _match(
     source: Connection, relations: Many[dict[str, Any]], texts: Many[str], *, may_lack: bool = False
-) -> set[int]:
-    """Return the oids of the relations that match one of the names or patterns; raise if one matches none.
+) -> dict[int, str]:
+    """Return the oids of the relations that match one of the names or patterns, with it; raise if one matches none.
 
     With `may_lack`, a name may match none: the table was dropped or renamed.
     """
     oids: dict[TableName, int] = {(row["schema"], row["name"]): row["oid"] for row in relations}
-    matched: set[int] = set()
+    matched: dict[int, str] = {}
     for pattern in parse_patterns(tables=texts).take:
         if pattern.names_one:
             spellings = [(s, t) for s in pattern.schema.spellings() for t in pattern.table.spellings()]
@@ -242,7 +262,7 @@ def _match(
         if not matches and not may_lack:
             near = catalog.nearest_table(source, display_name(pattern.schema.text, pattern.table.text))
             raise CheckFailed([f"no table matches {pattern.text}{near}"], cure="check the name")
-        matched.update(matches)
+        matched.update(dict.fromkeys(matches, pattern.text))
     return matched
 
 

@@ -35,6 +35,17 @@ SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::tex
   JOIN sizes s ON s.root = c.oid
  ORDER BY 1, 2
 
+-- name: tables
+SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
+       (SELECT e.extname::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+         WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+           AND d.refclassid = 'pg_extension'::regclass) AS extension
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition AND c.relpersistence <> 't'
+   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', %(state)s, %(log)s)
+   AND coalesce(obj_description(n.oid, 'pg_namespace'), '') <> 'Tubes of trueup.'
+ ORDER BY 2, 3
+
 -- name: sequences
 SELECT n.nspname::text AS schema, c.relname::text AS name,
        coalesce((SELECT format('%%s.%%I', d.refobjid::regclass, a.attname) FROM pg_depend d

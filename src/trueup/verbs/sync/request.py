@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trueup.config.model import Node
@@ -19,6 +20,10 @@ class Scope:
     # With `create_schema`: create the roles that the target lacks; the role on the target owns all objects.
     create_roles: bool = False
     no_owner: bool = False
+    # Of a started sync, by their oids on the source: its tables, whatever they are called now, and those that are not
+    # in it although nothing above says so, with who decided that.
+    members: frozenset[int] = frozenset()
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def has_large_objects(self) -> bool:

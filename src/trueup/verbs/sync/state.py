@@ -184,11 +184,9 @@ def set_phase(target: Connection, name: str, epoch: int, phase: str) -> None:
         )
 
 
-def set_tables(
-    target: Connection, name: str, tables: Sequence[str], named: Sequence[str], left_out: Sequence[str]
-) -> None:
-    """Record the tables of a sync; call it in a transaction of the sync."""
-    values = {"tables": list(tables), "named": list(named), "left_out": list(left_out)}
+def set_tables(target: Connection, name: str, tables: Sequence[str], left_out: Sequence[str]) -> None:
+    """Record the names of the tables, and the option --exclude-tables; call it in a transaction of the sync."""
+    values = {"tables": list(tables), "left_out": list(left_out)}
     target.execute(statement("set_tables"), {"sync": name, **values})
 
 

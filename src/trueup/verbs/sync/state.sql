@@ -80,6 +80,17 @@ CREATE TABLE IF NOT EXISTS trueup.sync_tables (
     PRIMARY KEY (sync, name)
 );
 COMMENT ON TABLE trueup.sync_tables IS 'The tables of a sync on both databases, when they were last in step.';
+CREATE TABLE IF NOT EXISTS trueup.sync_left_out (
+    sync text NOT NULL REFERENCES trueup.syncs ON DELETE CASCADE,
+    -- Another table that gets its name is not left out.
+    source_oid oid NOT NULL,
+    name text NOT NULL,
+    -- Who decided that.
+    why text NOT NULL,
+    PRIMARY KEY (sync, source_oid)
+);
+COMMENT ON TABLE trueup.sync_left_out IS
+    'Tables of the source that are not in a sync, besides those of its options --tables and --exclude-tables.';
 CREATE TABLE IF NOT EXISTS trueup.sync_large_objects (
     sync text NOT NULL REFERENCES trueup.syncs ON DELETE CASCADE,
     oid oid NOT NULL,
@@ -225,7 +236,7 @@ REVOKE ALL ON FUNCTION trueup.sync_check_names(text[], text) FROM PUBLIC;
 -- name: uninstall
 DROP TABLE IF EXISTS trueup.sync_disabled;
 DROP TABLE IF EXISTS trueup.sync_large_objects;
-DROP TABLE trueup.copied, trueup.sync_tables, trueup.syncs, trueup.sync_mark;
+DROP TABLE trueup.copied, trueup.sync_left_out, trueup.sync_tables, trueup.syncs, trueup.sync_mark;
 DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint), trueup.sync_check_tables(text, text[], text, text[]),
     trueup.sync_check_names(text[], text), trueup.sync_shape(text, text[])
 
@@ -257,6 +268,9 @@ UPDATE trueup.sync_mark
 -- name: members
 SELECT name, source_oid::bigint, target_oid::bigint, columns FROM trueup.sync_tables WHERE sync = %s
 
+-- name: members_locked
+SELECT name, source_oid::bigint, target_oid::bigint, columns FROM trueup.sync_tables WHERE sync = %s FOR UPDATE
+
 -- name: set_member
 INSERT INTO trueup.sync_tables (sync, name, source_oid, target_oid, columns)
 VALUES (%(sync)s, %(name)s, %(source)s, %(target)s, %(columns)s)
@@ -273,15 +287,50 @@ DELETE FROM trueup.sync_large_objects WHERE sync = %s
 DELETE FROM trueup.sync_tables WHERE sync = %(sync)s AND name = ANY(%(names)s)
 
 -- name: set_tables
-UPDATE trueup.syncs SET tables = %(tables)s, named = %(named)s, left_out = %(left_out)s WHERE sync = %(sync)s
+UPDATE trueup.syncs SET tables = %(tables)s, left_out = %(left_out)s WHERE sync = %(sync)s
+
+-- name: left_out
+SELECT source_oid::bigint, why FROM trueup.sync_left_out WHERE sync = %s
+
+-- name: leave_out
+INSERT INTO trueup.sync_left_out (sync, source_oid, name, why)
+SELECT %(sync)s, x.oid, x.name, %(why)s FROM unnest(%(oids)s::oid[], %(names)s::text[]) x(oid, name)
+    ON CONFLICT (sync, source_oid) DO NOTHING
+
+-- name: take_in
+DELETE FROM trueup.sync_left_out WHERE sync = %(sync)s AND source_oid = ANY(%(oids)s::oid[])
 
 -- name: set_aside
 UPDATE trueup.syncs SET aside = %(aside)s WHERE sync = %(sync)s AND aside <> %(aside)s
 
 -- name: columns
+-- With the attributes of composite types in a column by their numbers: one that was dropped and added again has no values.
+WITH RECURSIVE inside AS (
+    SELECT a.attrelid AS root, a.attnum AS number, a.atttypid AS oid FROM pg_attribute a
+     WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+    UNION
+    SELECT i.root, i.number, part.oid
+      FROM inside i JOIN pg_type t ON t.oid = i.oid,
+           LATERAL (SELECT t.typbasetype WHERE t.typtype = 'd'
+                    UNION ALL SELECT t.typelem WHERE t.typcategory = 'A'
+                    UNION ALL SELECT f.atttypid FROM pg_attribute f
+                               WHERE t.typtype = 'c' AND f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped
+           ) part(oid)
+     WHERE part.oid >= 16384
+), made AS (
+    SELECT i.root, i.number, string_agg(format('%%s.%%s', f.attrelid, f.attnum), ' ' ORDER BY f.attrelid, f.attnum) AS text
+      FROM inside i JOIN pg_type t ON t.oid = i.oid AND t.typtype = 'c'
+      JOIN pg_attribute f ON f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped GROUP BY 1, 2)
 SELECT a.attrelid::bigint, a.attname::text, a.attnum::int,
-       a.attgenerated = '' AND (a.atthasmissing OR a.atthasdef OR a.attidentity <> '')
-  FROM pg_attribute a WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+       CASE WHEN a.attgenerated <> '' THEN 'computed' WHEN a.atthasmissing OR a.atthasdef OR a.attidentity <> '' THEN 'filled'
+            ELSE '' END, coalesce(m.text, '')
+  FROM pg_attribute a LEFT JOIN made m ON m.root = a.attrelid AND m.number = a.attnum
+ WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+
+-- name: expressions
+SELECT d.adrelid::bigint, a.attname::text, pg_get_expr(d.adbin, d.adrelid)
+  FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+ WHERE d.adrelid = ANY(%(oids)s::oid[]) AND a.attgenerated <> ''
 
 -- name: enums
 WITH RECURSIVE inside AS (
@@ -382,6 +431,7 @@ UPDATE trueup.switchover p SET token_hash = NULL
 
 -- name: is_complete
 SELECT to_regprocedure('trueup.sync_check_epoch(text, bigint)') IS NOT NULL AND to_regclass('trueup.sync_disabled') IS NOT NULL
+       AND to_regclass('trueup.sync_left_out') IS NOT NULL
        AND to_regprocedure('trueup.sync_shape(text, text[])') IS NOT NULL
        AND to_regprocedure('trueup.sync_check_tables(text, text[], text, text[])') IS NOT NULL
        AND to_regprocedure('trueup.sync_check_names(text[], text)') IS NOT NULL

@@ -13,8 +13,10 @@ from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, NodeError
 from trueup.verbs.sync import changelog, history, state
+from trueup.verbs.sync.check import scope_of
 from trueup.verbs.sync.link import log_table, open_session
 from trueup.verbs.sync.naming import identified_without
+from trueup.verbs.sync.plan import outside
 from trueup.verbs.sync.request import SyncRequest
 
 
@@ -33,6 +35,8 @@ class SyncStatus:
     problem: str = ""
     # Which database does not answer, and why.
     lost: str = ""
+    # The tables of the source that are not in the sync, and who decided that.
+    outside: tuple[tuple[str, str], ...] = ()
     # Whether a switchover has moved the applications to the target: rounds in this direction are refused.
     is_moved: bool = False
 
@@ -51,6 +55,7 @@ class SyncStatus:
             "waiting_keys": keys,
             "oldest_seconds": seconds,
             "running": list(self.running),
+            "outside": [{"table": name, "why": why} for name, why in self.outside],
             "problem": self.problem,
             "lost": self.lost,
             "moved": self.is_moved,
@@ -95,7 +100,9 @@ def _of_both(request: SyncRequest, source: Connection, target: Connection) -> Sy
         went_back = state.SPLIT.format(*request.node_names)
     running = _running(source, request.name)
     is_moved = _is_moved(target, known)
-    return SyncStatus(request.name, known, waiting(source, request.name), running, went_back, is_moved=is_moved)
+    found = outside(source, scope_of(target, known)).values() if known.phase == "running" else ()
+    waits = waiting(source, request.name)
+    return SyncStatus(request.name, known, waits, running, went_back, outside=tuple(found), is_moved=is_moved)
 
 
 def _is_moved(target: Connection, known: state.State) -> bool:

@@ -61,6 +61,9 @@ def status_text(status: SyncStatus) -> str:
             lines.append(f"INCOMPLETE: {len(names)} set aside; their rows are not up to date:")
         for problem in status.known.aside:
             lines += [f"  - {problem}", f"    what to do: {problem.cure}"]
+    if status.outside:
+        named = (f"{name} ({why or 'nobody excluded it: see trueup sync plan'})" for name, why in status.outside)
+        lines.append(f"  not in the sync: {', '.join(named)}")
     if status.waiting is not None:
         _, keys, seconds = status.waiting
         lines.append(f"  change log: {counted(keys, 'key')}" + (f", the oldest {seconds:,.1f} s old" if keys else ""))

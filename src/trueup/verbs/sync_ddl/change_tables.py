@@ -8,7 +8,7 @@ in its next round.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from psycopg import sql
 
@@ -28,6 +28,8 @@ from trueup.verbs.sync.state import State
 from trueup.verbs.sync.target_schema.plan_target import TargetState, filled_tables
 
 _POLL_SECONDS = 0.1
+# Who decided that a table is not in the sync.
+LEFT_OUT = "trueup sync remove"
 
 
 def add(request: SyncRequest, names: Sequence[str]) -> tuple[SyncTable, ...]:
@@ -44,7 +46,9 @@ def add(request: SyncRequest, names: Sequence[str]) -> tuple[SyncTable, ...]:
             # Before the table is recorded: it must not be in the sync without this.
             for table in tables:
                 changelog.reload(log, stored.sync, table.oid, "it was added")
-            _record(source, target, stored, tables)
+            parts = _parts(source, target, stored, tables)
+            changelog.detach(log, stored.sync, [part.source_oid for part in parts], timeout=request.timeout)
+            _record(source, target, stored, tables, parts)
             changelog.forget_detached(log, stored.sync)
         return tuple(tables)
 
@@ -54,10 +58,11 @@ def remove(request: SyncRequest, names: Sequence[str], *, timeout: float) -> tup
     request = identified(request)
     with open_ends(request.source, request.target, request.name) as (source, target):
         stored = running(request, source, target)
-        _refuse_switchover(request, source, target, stored)
         known = members.read(target, stored.sync)
         of_sync = {member.name: member for member in known.values()}
         chosen = _named(source, names, of_sync)
+        if of_sync.keys() & set(chosen):
+            _refuse_switchover(request, source, target, stored)
         _refuse_references(target, of_sync, chosen)
         if not set(stored.tables) - set(chosen):
             raise CheckFailed(["no table would be left in the sync"], cure="remove the sync: trueup sync drop")
@@ -65,9 +70,18 @@ def remove(request: SyncRequest, names: Sequence[str], *, timeout: float) -> tup
             changelog.check_owner(log, stored.sync, stored.id)
             oids = [of_sync[name].source_oid for name in chosen if name in of_sync]
             changelog.detach(log, stored.sync, oids, timeout=timeout)
-            _forget(source, target, stored, chosen)
+            with durable_transaction(target):
+                forget(target, stored, chosen, _meant(source, of_sync, chosen))
             changelog.forget_detached(log, stored.sync)
         return chosen
+
+
+def detach(request: SyncRequest, stored: State, oids: Sequence[int], *, timeout: float) -> None:
+    """Remove tables, which may not exist any more, from the change log with their entries."""
+    with changelog.open_log(request.source) as log:
+        changelog.check_owner(log, stored.sync, stored.id)
+        changelog.detach(log, stored.sync, oids, timeout=timeout)
+        changelog.forget_detached(log, stored.sync)
 
 
 def wait_until_copied(request: SyncRequest, tables: Sequence[SyncTable], *, timeout: float) -> bool:
@@ -123,13 +137,28 @@ def _addable(
     problems = [problem for problem in plan.problems if problem.where in chosen]
     # The rows of a table of the sync are copied again.
     ours = {(member.source_oid, member.target_oid) for member in known.values()}
+    parts = {part.target_oid for part in _parts(source, target, stored, tables)}
     filled = filled_tables(target, [table for table in tables if (table.oid, table.target_oid) not in ours])
+    of_sync = (table for table in tables if parts and table.is_partitioned and table.name in filled)
+    filled -= {table.name for table in of_sync if not _has_others(target, table, parts)}
     what, cure = "it is not empty on the target", "delete its rows there: the copy needs an empty table"
     problems += [Problem(str(table), what, cure) for table in tables if table.name in filled]
     missing = set(chosen) - {str(table) for table in tables} - {problem.where for problem in problems}
     problems += [Problem(name, "it cannot be synced: see trueup sync plan", "name a table") for name in sorted(missing)]
     check.refuse(_with(plan, problems))
     return tables
+
+
+def _has_others(target: Connection, table: SyncTable, parts: Container[int]) -> bool:
+    """Return whether a table of the target has rows outside of these tables of the sync, which are its partitions."""
+    query = "SELECT relid::oid::bigint, relid::text FROM pg_partition_tree(%s::oid) WHERE isleaf"
+    leaves = target.execute(query, [table.target_oid]).fetchall()
+    exists = "SELECT EXISTS (SELECT FROM ONLY {})"
+    return any(
+        bool(one_value(target.execute(sql.SQL(exists).format(sql.SQL(name)))))
+        for oid, name in leaves
+        if oid not in parts
+    )
 
 
 def _with(plan: Plan, problems: Sequence[Problem]) -> Plan:
@@ -147,31 +176,37 @@ def _lock(target: Connection, stored: State) -> State:
     return again
 
 
-def _record(source: Connection, target: Connection, stored: State, tables: Sequence[SyncTable]) -> None:
+def _parts(source: Connection, target: Connection, stored: State, tables: Sequence[SyncTable]) -> list[Member]:
+    """Return the tables of the sync that are partitions of these tables now."""
+    known, oids = members.read(target, stored.sync), {table.oid for table in tables}
+    return [known[oid] for oid, root in members.partitions(source, known).items() if root in oids]
+
+
+def _record(
+    source: Connection, target: Connection, stored: State, tables: Sequence[SyncTable], parts: Sequence[Member]
+) -> None:
     names = [str(table) for table in tables]
     with durable_transaction(target):
+        forget(target, stored, [part.name for part in parts])
         stored = _lock(target, stored)
         renamed = members.make_room(source, target, stored.sync, tables)
-        more = [*renamed, *names]
-        named = tuple(dict.fromkeys([*stored.named, *more])) if stored.named else ()
-        left_out = tuple(text for text in stored.left_out if not _is_one_of(text, names))
-        state.set_tables(target, stored.sync, tuple(dict.fromkeys([*stored.tables, *more])), named, left_out)
+        excluded = tuple(text for text in stored.left_out if not _is_one_of(text, names))
+        state.set_tables(target, stored.sync, tuple(dict.fromkeys([*stored.tables, *renamed, *names])), excluded)
+        members.take_in(target, stored.sync, [table.oid for table in tables])
         members.record(source, target, stored.sync, tables)
         state.set_aside(target, stored.sync, [problem for problem in stored.aside if problem.where not in names])
 
 
-def _forget(source: Connection, target: Connection, stored: State, names: Sequence[str]) -> None:
-    present = set(members.names_by_oid(source).values())
-    with durable_transaction(target):
-        stored = _lock(target, stored)
-        named = tuple(text for text in stored.named if not _is_one_of(text, names))
-        # Also without --tables, and where a pattern matches it: it is excluded by name.
-        excluded = [name for name in names if name in present and (not stored.named or named != stored.named)]
-        left_out = tuple(dict.fromkeys([*stored.left_out, *excluded]))
-        tables = [name for name in stored.tables if name not in names]
-        state.set_tables(target, stored.sync, tables, named, left_out)
-        target.execute(state.statement("remove_members"), {"sync": stored.sync, "names": list(names)})
-        state.set_aside(target, stored.sync, [problem for problem in stored.aside if problem.where not in names])
+def forget(target: Connection, stored: State, names: Sequence[str], left_out: Mapping[int, str] | None = None) -> None:
+    """Remove tables from the sync, in the caller's transaction; `left_out`: those of the source that it shall not have.
+
+    A table that was dropped on the source is not left out: another one with its name was decided by nobody.
+    """
+    stored = _lock(target, stored)
+    state.set_tables(target, stored.sync, [name for name in stored.tables if name not in names], stored.left_out)
+    target.execute(state.statement("remove_members"), {"sync": stored.sync, "names": list(names)})
+    members.leave_out(target, stored.sync, left_out or {}, LEFT_OUT)
+    state.set_aside(target, stored.sync, [problem for problem in stored.aside if problem.where not in names])
 
 
 def _is_one_of(text: str, names: Sequence[str]) -> bool:
@@ -189,6 +224,17 @@ def _named(source: Connection, names: Sequence[str], of_sync: dict[str, Member])
         found = [name for name in own if name in of_sync][:1]
         chosen += found or matching_tables(source, [text])
     return tuple(dict.fromkeys(chosen))
+
+
+def _meant(source: Connection, of_sync: Mapping[str, Member], chosen: Sequence[str]) -> dict[int, str]:
+    """Return the tables of the source with these names, when they were last in step or else now."""
+    present = members.names_by_oid(source)
+    oids = {name: oid for oid, name in present.items()}
+    meant = {
+        name: own.source_oid if (own := of_sync.get(name)) and own.source_oid in present else oids.get(name)
+        for name in chosen
+    }
+    return {oid: name for name, oid in meant.items() if oid is not None}
 
 
 def _refuse_references(target: Connection, of_sync: dict[str, Member], chosen: Sequence[str]) -> None:

@@ -27,10 +27,13 @@ BEGIN
               LEFT JOIN jsonb_each(s.columns) o(number, col) USING (number)
              WHERE is_same_place AND CASE
                  WHEN a.attgenerated <> '' THEN false
-                 -- Rows that existed have NULL in a new column, unless it was added with a default. The target may have
-                 -- the values of a dropped column of this name.
-                 WHEN o.col IS NULL THEN EXISTS (SELECT FROM jsonb_each(s.columns) d(number, col) WHERE d.col -> 'name' = c.col -> 'name')
-                      OR a.atthasmissing OR (a.atthasdef OR a.attidentity <> '') AND has_other_file
+                 -- Rows that existed have NULL in a new column, unless it was added with a default, which may have been
+                 -- dropped since. A partitioned table has no rows of its own. The target may have the values of a dropped
+                 -- column of this name.
+                 WHEN o.col IS NULL THEN has_other_file
+                      OR EXISTS (SELECT FROM jsonb_each(s.columns) d(number, col) WHERE d.col -> 'name' = c.col -> 'name')
+                      OR EXISTS (SELECT FROM @schema@.tube_relations(s."table") r(relation) JOIN pg_attribute p ON p.attrelid = r.relation
+                                  WHERE p.attname = a.attname AND p.atthasmissing)
                  ELSE o.col ? 'expression' OR o.col -> 'type' <> c.col -> 'type'
                       OR o.col -> 'parts' IS DISTINCT FROM c.col -> 'parts'
                          -- A new label changes no value.

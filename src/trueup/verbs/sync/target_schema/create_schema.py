@@ -80,7 +80,7 @@ def make_tables(request: SyncRequest, source: Connection, stored: State, epoch: 
                 _create(dump, source, target, roles, options, singly=singly)
                 record_created(source, target, request.name, roles.missing, _objects(dump.entries(POST)))
                 names = members.record_created(target, request.name, tables)
-                state.set_tables(target, request.name, names, stored.named, stored.left_out)
+                state.set_tables(target, request.name, names, stored.left_out)
                 state.set_phase(target, request.name, epoch, "copying")
 
         try:

@@ -8,8 +8,9 @@ table is applied.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -18,7 +19,8 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.durable import durable_transaction
 from trueup.db.expressions import Expression, foreign_calls
 from trueup.db.foreign_code import FOREIGN_CODE_CURE, code_of_definitions, foreign_code
-from trueup.db.names import quoted_name
+from trueup.db.foreign_keys import TableName
+from trueup.db.names import display_name, quoted_name
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
@@ -74,22 +76,39 @@ def apply(
     done: list[Applied] = []
     with open_ends(request.source, request.target, request.name) as (source, target):
         stored = change_tables.running(request, source, target)
-        found = _differences(request, source, target)
-        for change in found.changes:
-            wanted = change if drops else change.without_drops()
-            if not wanted.statements or wanted in known:
-                continue
-            try:
-                if wanted.removes:
-                    change_tables.remove(request, [wanted.table], timeout=timeout)
-                _apply(request, target, stored, wanted, timeout)
-                if wanted.creates:
-                    change_tables.add(request, [wanted.table])
-                done.append(Applied(wanted))
-            except (TrueupError, psycopg.Error) as error:
-                done.append(Applied(wanted, str(error_from_server(error, request.target))))
+        while True:
+            found = _differences(request, source, target)
+            wanted = [change if drops else change.without_drops() for change in found.changes]
+            tried = {each.change for each in done}
+            changes = [each for each in wanted if each.statements and each not in known and each not in tried]
+            more = _apply_each(request, target, stored, changes, timeout)
+            done += more
+            if not found.is_first_part or not more or any(each.problem for each in more):
+                break
         done += _add_unrecorded(request, source, target, stored)
     return done, found
+
+
+def _apply_each(
+    request: SyncRequest, target: Connection, stored: State, changes: Sequence[Change], timeout: float
+) -> list[Applied]:
+    done: list[Applied] = []
+    # Partitions that could not be detached: their rows are those of another table.
+    attached: set[TableName] = set()
+    for change in changes:
+        try:
+            if attached & {each.deletes for each in change.statements}:
+                raise CheckFailed(["it is still a partition on the target"], cure="run it again")
+            if change.removes:
+                change_tables.detach(request, stored, [change.removes], timeout=timeout)
+            _apply(request, target, stored, change, timeout)
+            if change.creates:
+                change_tables.add(request, [change.table])
+            done.append(Applied(change))
+        except (TrueupError, psycopg.Error) as error:
+            done.append(Applied(change, str(error_from_server(error, request.target))))
+            attached |= {each.detaches for each in change.statements if each.detaches}
+    return done
 
 
 def _add_unrecorded(request: SyncRequest, source: Connection, target: Connection, stored: State) -> list[Applied]:
@@ -145,12 +164,8 @@ class Follower:
 
 def _apply(request: SyncRequest, target: Connection, stored: State, change: Change, timeout: float) -> None:
     until = time.monotonic() + timeout
-    if change.empties and not change.may_empty:
-        raise CheckFailed(["its rows would have to be copied again, and it is not set aside yet"], cure="run it again")
     while True:
         try:
-            if change.empties:
-                _request_copy(request, stored, change)
             with durable_transaction(target):
                 target.execute(f"SET LOCAL lock_timeout = {_ATTEMPT_MS}; SET LOCAL statement_timeout = 0")
                 _run(request, target, stored, change)
@@ -159,11 +174,12 @@ def _apply(request: SyncRequest, target: Connection, stored: State, change: Chan
             if time.monotonic() > until:
                 raise
             time.sleep(_PAUSE)
-        except psycopg.errors.IntegrityError:
-            # Rows of the target are behind: the changes that make them fit wait in the change log.
+        except (psycopg.errors.IntegrityError, psycopg.errors.DataError):
+            # Rows of the target are behind: the changes that make them fit wait in the change log, or were made by a
+            # conversion of the column, and all rows are copied again.
             if change.empties or not change.may_empty:
                 raise
-            change = replace(change, empties=True)
+            change = change.emptied()
 
 
 def _request_copy(request: SyncRequest, stored: State, change: Change) -> None:
@@ -173,33 +189,67 @@ def _request_copy(request: SyncRequest, stored: State, change: Change) -> None:
 
 
 def _run(request: SyncRequest, target: Connection, stored: State, change: Change) -> None:
+    _refuse_others(target, change)
     is_checked = bool(one_value(target.execute(load("trueup.db", "foreign_code.sql")["is_superuser"])))
     if is_checked:
         _refuse(code_of_definitions(target, change.classes))
-    if is_checked and change.name is not None and not change.creates:
+    if is_checked and _exists(target, change):
         # Its owner cannot change it between a check and the statement that follows.
-        table = sql.Identifier(*change.name)
+        table = sql.Identifier(*(change.name or ()))
         target.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table))
         _check_table(target, change)
-    if change.empties and change.name is not None:
-        # Triggers of trueup recognize the sync.
-        target.execute("SELECT set_config('trueup.sync', %s, true)", [stored.id])
-        is_silent = silence_triggers(target)
-        # After a rename in an earlier transaction it has the name of the source.
-        table = sql.Identifier(*change.name)
-        target.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))
-        target.execute(sql.SQL("DELETE FROM {}").format(table))
-        if is_silent:
-            target.execute("SET LOCAL session_replication_role = origin")
     for statement in change.statements:
         if is_checked:
             # Without an expression, the types of the columns are checked: a new column of a domain runs its checks.
             for text in statement.expressions or ("true",):
                 _check_expression(request, target, change, text)
-        target.execute(statement.text)
-        if is_checked and change.name is not None:
+        if place := statement.deletes or statement.detaches:
+            # No round writes to it until the end of the transaction: the request cannot be done before that.
+            target.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(*place)))
+            _refuse_others(target, change, place)
+            if is_checked:
+                _refuse(foreign_code(target, *place, writes=True))
+            if statement.deletes or _has_rows(target, place):
+                _request_copy(request, stored, change)
+        with _silent(target, stored) if statement.deletes or statement.moves else nullcontext():
+            target.execute(statement.text)
+        if is_checked and _exists(target, change):
             # A later statement may evaluate what this one has defined.
             _check_table(target, change)
+    members.adopt(target, stored.sync, change.source_oid, dict(each.adds for each in change.statements if each.adds))
+    if change.removes:
+        known = members.read(target, stored.sync)
+        change_tables.forget(target, stored, [known[change.removes].name] if change.removes in known else [])
+
+
+def _refuse_others(target: Connection, change: Change, only: TableName | None = None) -> None:
+    """Raise if a name in the statements is not that of the table which they mean."""
+    for name, oid in change.expects:
+        if only in (None, name) and not one_value(
+            target.execute("SELECT to_regclass(%s)::oid = %s::oid", [sql.Identifier(*name).as_string(target), oid])
+        ):
+            raise CheckFailed([f"the name {display_name(*name)} belongs to another table"], cure="run it again")
+
+
+def _exists(target: Connection, change: Change) -> bool:
+    """Return whether the table of a change exists: it may be created or dropped by it."""
+    quoted = sql.Identifier(*change.name).as_string(target) if change.name is not None else None
+    return bool(one_value(target.execute("SELECT to_regclass(%s) IS NOT NULL", [quoted])))
+
+
+def _has_rows(target: Connection, table: TableName) -> bool:
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table))
+    return bool(one_value(target.execute(query)))
+
+
+@contextmanager
+def _silent(target: Connection, stored: State) -> Iterator[None]:
+    """Run the block without triggers, if the role may do that; those of trueup recognize the sync."""
+    target.execute("SELECT set_config('trueup.sync', %s, true)", [stored.id])
+    is_silent = silence_triggers(target)
+    yield
+    if is_silent:
+        target.execute("SET LOCAL session_replication_role = origin")
 
 
 def _check_expression(request: SyncRequest, target: Connection, change: Change, text: str) -> None:

@@ -8,7 +8,7 @@ emptied; a round copies its rows again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,13 +21,15 @@ from trueup.db.statements import load
 from trueup.verbs.sync.aside import SAME, SEQUENCE
 from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Problem
-from trueup.verbs.sync_ddl.change import Change, Differences, Statement
+from trueup.verbs.sync_ddl.change import Change, Differences, Statement, deletion
 from trueup.verbs.sync_ddl.compared import Compared, compare
 from trueup.verbs.sync_ddl.labels import label_changes
 
 _READS, _REWRITES, _BUILDS = "reads the whole table", "may rewrite the whole table", "reads the table to build an index"
 _ONLY = "exists only on the target: drop it there, or create it on the source"
-_TEMPORARY = "trueup_renamed_{}"
+_TEMPORARY, _MOVED = "trueup_renamed_{}", "trueup_moved_{}"
+# The first version with ALTER COLUMN ... SET EXPRESSION.
+_SET_EXPRESSION = 170000
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Definition:
     name: str
     kind: str
     owner: str
+    is_partition: bool
     partition_key: str | None
     partition_expressions: list[str]
     classes: list[str]
@@ -63,7 +66,7 @@ def find(
 ) -> Differences:
     """Compare the tables of a sync, and the new ones among the problems, on both databases."""
     oids = {display_name(*table): oid for oid, table in _names(source).items()}
-    new = [oid for problem in problems if (oid := oids.get(problem.where)) and oid not in members]
+    new = list(dict.fromkeys(oid for each in problems if (oid := oids.get(each.where)) and oid not in members))
     on_source = _definitions(source, [*members, *new])
     on_target = _definitions(target, [member.target_oid for member in members.values()])
     aside = {problem.where for problem in problems}
@@ -73,31 +76,54 @@ def find(
         if oid in on_source and member.target_oid in on_target
     ]
     notes: list[str] = []
-    renames, renamed = _renames(target, pairs, notes)
+    schemas, is_renamed = _schemas(source, target, on_source.values(), pairs)
+    if is_renamed:
+        # Names in the definitions of the target change with its schemas.
+        return Differences(tuple(schemas), is_first_part=True)
+    gone = {
+        present.table: member
+        for member in members.values()
+        if member.source_oid not in oids.values() and (present := on_target.get(member.target_oid))
+    }
+    renames, renamed, is_blocked = _renames(target, pairs, gone, notes)
+    # Their names are those of other tables.
+    waiting = {wanted.oid for _, wanted, present in pairs if wanted.table != present.table}
+    waiting -= {wanted.oid for wanted, _ in renamed}
     freed = {present.table for _, present in renamed} - {wanted.table for wanted, _ in renamed}
     changes, concerned = label_changes(source, target, on_source, notes)
-    changes += [*renames, *_sequences(source, target, problems)]
+    changes = [*schemas, *changes, *renames, *_sequences(source, target, problems)]
     references: list[Change] = []
-    for oid in dict.fromkeys(new):
-        if oid in on_source and (on_source[oid].table in freed or not _exists(target, on_source[oid])):
-            changes += _without_references(_created(target, on_source[oid], notes), references)
+    detached = {
+        (each["schema"], each["name"]): each["oid"]
+        for _, wanted, present in pairs
+        for each in present.partitions
+        if (each["schema"], each["name"]) not in _partition_names(wanted)
+    }
+    late: list[Change] = []
+    for wanted in (on_source[oid] for oid in new if oid in on_source):
+        if former := gone.pop(wanted.table, None):
+            changes += _without_references(_replaced(target, former, wanted, on_target, members, notes), references)
+        elif wanted.table in freed or not _exists(target, wanted):
+            changes += _without_references(_created(target, wanted, members, notes), references)
+        elif wanted.table in detached:
+            # After the partition was detached.
+            late.append(_kept(wanted, detached[wanted.table]))
     compared = compare(source, target, _same_names(pairs))
     altered: set[TableName] = set()
     for member, wanted, present in pairs:
+        if wanted.is_partition or wanted.oid in waiting:
+            continue
         is_aside = member.name in aside or str(wanted) in aside
-        change = _altered(member, wanted, present, notes, compared, is_aside=is_aside)
+        change = _altered(target, member, wanted, present, notes, compared, is_aside=is_aside)
         if change.statements:
             changes += _without_references(change, references)
             altered |= {wanted.table, *_partition_names(wanted), *_partition_names(present)}
-    changes += references
+    changes += [*late, *references]
     notes += compared.by_hand(altered, {wanted.table for _, wanted, _ in pairs})
-    changes += [
-        _dropped(on_target[member.target_oid])
-        for oid, member in members.items()
-        if oid not in on_source and oid not in oids.values() and member.target_oid in on_target
-    ]
+    changes += [_dropped(on_target[member.target_oid], member) for member in gone.values()]
     named = {change.table for change in changes} | {str(present) for _, present in renamed}
     named |= {str(on_source[oid]) for oid in concerned}
+    named |= {member.name for member, wanted, _ in pairs if wanted.is_partition}
     notes += [
         f"{problem}; alter it on the target"
         for problem in problems
@@ -105,14 +131,15 @@ def find(
         and problem.where not in named
         and not any(note.startswith(f"{problem.where}: ") for note in notes)
     ]
-    return Differences(tuple(changes), tuple(dict.fromkeys(notes)))
+    return Differences(tuple(changes), tuple(dict.fromkeys(notes)), is_first_part=is_blocked)
 
 
 def _without_references(change: Change, references: list[Change]) -> list[Change]:
     """Move new foreign keys out of a change, to `references`: the keys that they need may be created after it."""
     late = tuple(each for each in change.statements if each.is_reference)
     if late:
-        references.append(replace(change, statements=late, empties=False, creates=False))
+        expects = () if change.removes else change.expects
+        references.append(replace(change, statements=late, creates=False, expects=expects, removes=0))
     change = replace(change, statements=tuple(each for each in change.statements if not each.is_reference))
     return [change] if change.statements else []
 
@@ -122,7 +149,7 @@ def _same_names(pairs: Iterable[tuple[Member, Definition, Definition]]) -> froze
     return frozenset(
         name
         for _, wanted, present in pairs
-        if wanted.table == present.table
+        if wanted.table == present.table and not wanted.is_partition
         for name in (wanted.table, *_partition_names(wanted), *_partition_names(present))
     )
 
@@ -173,16 +200,26 @@ def _quoted(*parts: str) -> str:
 
 
 def _renames(
-    target: Connection, pairs: Sequence[tuple[Member, Definition, Definition]], notes: list[str]
-) -> tuple[list[Change], list[tuple[Definition, Definition]]]:
-    """Return one change that renames tables, also if they exchange their names; and the tables, wanted and present."""
+    target: Connection,
+    pairs: Sequence[tuple[Member, Definition, Definition]],
+    gone: Container[TableName],
+    notes: list[str],
+) -> tuple[list[Change], list[tuple[Definition, Definition]], bool]:
+    """Return one change that renames tables, also if they exchange their names; and the tables, wanted and present.
+
+    And whether one gets the name of a table in `gone`, which has to be dropped first.
+    """
     renamed = [(wanted, present) for _, wanted, present in pairs if wanted.table != present.table]
     leaving = {_quoted(*present.table) for _, present in renamed}
     taken = _taken(target, [wanted.table for wanted, _ in renamed])
     first, second = [], []
+    is_blocked = False
     done: list[tuple[Definition, Definition]] = []
     for wanted, present in renamed:
         name = _quoted(*wanted.table)
+        if name in taken and wanted.table in gone:
+            is_blocked = True
+            continue
         if name in taken and name not in leaving:
             notes.append(f"{present}: it was renamed to {wanted}, but another relation of the target has that name")
             continue
@@ -198,12 +235,20 @@ def _renames(
         if wanted.name != table:
             second.append(f"ALTER TABLE {_quoted(wanted.schema, table)} RENAME TO {quoted_name(wanted.name)}")
     if not done:
-        return [], []
-    return [Change(", ".join(str(present) for _, present in done), tuple(map(Statement, [*first, *second])))], done
+        return [], [], is_blocked
+    shown = ", ".join(str(present) for _, present in done)
+    return [Change(shown, tuple(map(Statement, [*first, *second])))], done, is_blocked
 
 
 def _altered(
-    member: Member, wanted: Definition, present: Definition, notes: list[str], compared: Compared, *, is_aside: bool
+    target: Connection,
+    member: Member,
+    wanted: Definition,
+    present: Definition,
+    notes: list[str],
+    compared: Compared,
+    *,
+    is_aside: bool,
 ) -> Change:
     """Return the statements for a table of the sync, which has its new name already."""
     alter = f"ALTER TABLE {_quoted(*wanted.table)}"
@@ -217,20 +262,26 @@ def _altered(
         if numbers.get(column["number"]) in on_target
     }
     used = {column["number"] for column in matched.values()}
+    carried, extra = {second for _, second in member.columns.values()}, list[dict[str, Any]]()
     for column in wanted.columns:
         other = by_name.get(column["name"])
-        if column["number"] not in matched and other is not None and other["number"] not in used:
+        # A column that the sync carried is that of another column of the source, which was dropped.
+        if column["number"] not in matched and other is not None and other["number"] not in used | carried:
             matched[column["number"]] = other
             used.add(other["number"])
-    statements += _renamed_columns(alter, wanted, matched)
-    carried, extra = {second for _, second in member.columns.values()}, list[dict[str, Any]]()
+    dropped = {column["name"] for column in present.columns if column["number"] in carried - used}
+    present, lost = _without_columns(present, carried - used)
+    names = {column["number"]: column["name"] for column in wanted.columns}
+    renamed = {other["number"] for number, other in matched.items() if names[number] != other["name"]}
+    unbound, constraints = _constraints(alter, wanted, present, compared, notes, lost, renamed)
+    statements += [*unbound, *_renamed_columns(alter, wanted, matched)]
+    statements += [Statement(f"{alter} DROP COLUMN {quoted_name(name)}", drops=True) for name in sorted(dropped)]
     for column in present.columns:
-        if column["number"] not in used and column["number"] in carried:
-            statements.append(Statement(f"{alter} DROP COLUMN {quoted_name(column['name'])}", drops=True))
-        elif column["number"] not in used:
+        if column["number"] not in used | carried:
             extra.append(column)
             notes.append(f"{wanted}: column {column['name']} exists only on the target, and the sync did not carry it")
-    empties = False
+    # Why rows are in the way: a column that replaces one that is dropped, or another one.
+    empties = set[bool]()
     for column in wanted.columns:
         if column["number"] in matched:
             continue
@@ -240,27 +291,47 @@ def _altered(
                 " rename that one; else drop that one, or add the new one"
             )
         else:
-            statements += _added_column(alter, column)
-            empties |= bool(column["not_null"] and not column["generated"])
+            # What it replaces is dropped: one is not done without the other.
+            is_again = column["name"] in dropped
+            statements += [replace(each, drops=is_again) for each in _added_column(alter, column)]
+            if column["not_null"] and not column["generated"]:
+                empties.add(is_again)
     for column in wanted.columns:
         if column["number"] in matched:
-            changed, needs_rows = _changed_column(wanted, alter, column, matched[column["number"]], compared, notes)
+            version = target.info.server_version
+            changed, needs_rows = _changed_column(
+                wanted, alter, column, matched[column["number"]], compared, notes, version
+            )
             statements += changed
-            empties |= needs_rows
-    statements += _constraints(alter, wanted, present, compared, notes)
-    statements += _indexes(wanted, present, compared, notes)
+            if needs_rows:
+                empties.add(False)
+    statements += constraints
+    statements += _indexes(wanted, present, compared, notes, lost, renamed)
     statements += _partitions(wanted, present, notes)
     if empties:
         # No rows are left.
-        statements = [replace(each, cost="") for each in statements]
+        statements = [deletion(wanted.table, drops=all(empties)), *(replace(each, cost="") for each in statements)]
     known = {(each["schema"], each["name"]) for each in present.sequences}
     for each in wanted.sequences:
         if (each["schema"], each["name"]) not in known:
             statements.append(_owned(wanted, each))
     return Change(
-        str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes), empties,
-        may_empty=is_aside, source_oid=wanted.oid,
+        str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes),
+        may_empty=is_aside, source_oid=wanted.oid, expects=((wanted.table, present.oid),),
     )  # fmt: skip
+
+
+def _without_columns(present: Definition, numbers: Collection[int]) -> tuple[Definition, set[str]]:
+    """Return a table without what is dropped together with these columns, and the names of that."""
+    if not numbers:
+        return present, set()
+
+    def stay(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [each for each in parts if not set(each["columns"]) & set(numbers)]
+
+    kept = replace(present, constraints=stay(present.constraints), indexes=stay(present.indexes))
+    parts, others = ([*each.constraints, *each.indexes] for each in (present, kept))
+    return kept, {each["name"] for each in parts} - {each["name"] for each in others}
 
 
 def _types(wanted: Definition) -> tuple[tuple[str, str], ...]:
@@ -311,7 +382,9 @@ def _added_column(alter: str, column: Mapping[str, Any]) -> list[Statement]:
     evaluated = expressions if column["generated"] else ()
     # Rows get values of a stored expression, and of the sequence of an identity.
     cost = _REWRITES if column["generated"] == "s" or column["identity"] else ""
-    statements = [Statement(f"{alter} ADD COLUMN {_column_text(column)}", expressions=evaluated, cost=cost)]
+    # Without those, its values on the target are known.
+    adds = None if evaluated or column["identity"] else (column["name"], column["number"])
+    statements = [Statement(f"{alter} ADD COLUMN {_column_text(column)}", expressions=evaluated, cost=cost, adds=adds)]
     if expressions and not evaluated:
         name = quoted_name(column["name"])
         text = f"{alter} ALTER COLUMN {name} SET DEFAULT {column['expression']}"
@@ -326,6 +399,7 @@ def _changed_column(
     present: Mapping[str, Any],
     compared: Compared,
     notes: list[str],
+    version: int,
 ) -> tuple[list[Statement], bool]:
     """Return the statements for a column that both tables have, and whether rows of the target are in the way."""
     change = f"{alter} ALTER COLUMN {quoted_name(wanted['name'])}"
@@ -334,11 +408,10 @@ def _changed_column(
     ):
         if present["generated"] == "s" and not wanted["generated"]:
             return [Statement(f"{change} DROP EXPRESSION")], False
-        notes.append(
-            f"{table}: the expression of the generated column {wanted['name']} differs: drop the column on the target"
-            " and add it again"
-        )
-        return [], False
+        if not wanted["generated"]:
+            notes.append(f"{table}: the column {wanted['name']} is generated on the target only: drop it there")
+            return [], False
+        return _computed(alter, change, wanted, present, version), False
     statements = _identity(change, wanted, present)
     if statements:
         # Its default and NOT NULL follow in the next comparison.
@@ -372,6 +445,19 @@ def _changed_column(
     return statements, empties
 
 
+def _computed(
+    alter: str, change: str, wanted: Mapping[str, Any], present: Mapping[str, Any], version: int
+) -> list[Statement]:
+    """Return the statements for a generated column that the target computes in another way, or not at all."""
+    expressions = (wanted["expression"],)
+    if wanted["generated"] == present["generated"] and version >= _SET_EXPRESSION:
+        text = f"{change} SET EXPRESSION AS ({wanted['expression']})"
+        return [Statement(text, expressions=expressions, cost=_REWRITES)]
+    # Its values are computed again; those of a plain column are not kept.
+    added = Statement(f"{alter} ADD COLUMN {_column_text(wanted)}", drops=True, expressions=expressions, cost=_REWRITES)
+    return [Statement(f"{alter} DROP COLUMN {quoted_name(wanted['name'])}", drops=True), added]
+
+
 def _identity(change: str, wanted: Mapping[str, Any], present: Mapping[str, Any]) -> list[Statement]:
     """Return the statements for a column that is an identity on one database only, or another kind of identity."""
     if wanted["identity"] == present["identity"]:
@@ -388,75 +474,139 @@ def _identity(change: str, wanted: Mapping[str, Any], present: Mapping[str, Any]
 
 
 def _constraints(
-    alter: str, wanted: Definition, present: Definition, compared: Compared, notes: list[str]
-) -> list[Statement]:
-    known = {constraint["name"]: constraint for constraint in present.constraints}
-    statements: list[Statement] = []
-    for constraint in wanted.constraints:
-        statements += [
-            replace(each, is_reference=constraint["kind"] == "f")
-            for each in _constraint(alter, wanted, constraint, known.get(constraint["name"]), compared)
-        ]
-    names = {constraint["name"] for constraint in wanted.constraints}
-    notes += [f"{wanted}: the constraint {name} {_ONLY}" for name in sorted(known.keys() - names)]
-    return statements
-
-
-def _constraint(
     alter: str,
     wanted: Definition,
-    constraint: Mapping[str, Any],
-    former: Mapping[str, Any] | None,
+    present: Definition,
     compared: Compared,
-) -> list[Statement]:
-    """Return the statements for a constraint; `former` is the one of the target with its name."""
+    notes: list[str],
+    lost: Container[str] = (),
+    renamed: Collection[int] = (),
+) -> tuple[list[Statement], list[Statement]]:
+    """Return the statements that drop constraints, which columns may be bound to, and those that create some.
+
+    `lost`: constraints of the target that are dropped with a column. Those of `renamed` columns of the target are
+    compared after that.
+    """
+    known = {constraint["name"]: constraint for constraint in present.constraints}
+    names = {constraint["name"] for constraint in wanted.constraints}
+    others = {name: constraint for name, constraint in known.items() if name not in names}
+    dropped, statements = list[Statement](), list[Statement]()
+    for constraint in wanted.constraints:
+        name, kind = constraint["name"], constraint["kind"]
+        former = known.get(name)
+        same = [
+            each for each in others.values() if all(each[fact] == constraint[fact] for fact in ("kind", "definition"))
+        ]
+        if former is None and same:
+            former = others.pop(same[0]["name"])
+            text = f"{alter} RENAME CONSTRAINT {quoted_name(former['name'])} TO {quoted_name(name)}"
+            statements.append(Statement(text))
+        elif former is None and kind == "p":
+            # A table has one primary key.
+            former = next((others.pop(each["name"]) for each in [*others.values()] if each["kind"] == "p"), None)
+        is_replaced = (
+            former is not None
+            and not set(renamed) & set(former["columns"])
+            and _is_other(wanted, constraint, former, compared)
+        )
+        if former is not None and is_replaced:
+            dropped.append(Statement(f"{alter} DROP CONSTRAINT {quoted_name(former['name'])}", drops=True))
+        if former is None or is_replaced:
+            # What it replaces is dropped: one is not done without the other.
+            created = _constraint(alter, wanted, constraint, drops=is_replaced or name in lost)
+        elif constraint["validated"] and not former["validated"]:
+            created = [Statement(f"{alter} VALIDATE CONSTRAINT {quoted_name(name)}", cost=_READS)]
+        else:
+            continue
+        statements += [replace(each, is_reference=kind == "f") for each in created]
+    notes += [f"{wanted}: the constraint {name} {_ONLY}" for name in sorted(others)]
+    return dropped, statements
+
+
+def _is_other(wanted: Definition, constraint: Mapping[str, Any], former: Mapping[str, Any], compared: Compared) -> bool:
+    """Return whether a constraint of the target is another one than that of the source."""
+    if constraint["kind"] in "pu" and wanted.table not in compared.tables:
+        # All versions print keys in the same way.
+        return bool(constraint["definition"] != former["definition"])
+    if constraint["name"] != former["name"]:
+        return bool(constraint["definition"] != former["definition"])
+    # The key of a partitioned table is not valid if partitions lack it.
+    return compared.differs("constraint", wanted.table, constraint["name"], "definition", "index", "index is valid")
+
+
+def _constraint(alter: str, wanted: Definition, constraint: Mapping[str, Any], *, drops: bool) -> list[Statement]:
+    """Return the statements that create a constraint; `drops`: in the place of another one, which they need dropped."""
     name, definition = quoted_name(constraint["name"]), constraint["definition"]
-    statements: list[Statement] = []
-    is_replaced = False
-    if former is not None:
-        # The key of a partitioned table is not valid if partitions lack it.
-        facts = ("definition", "index", "index is valid")
-        is_replaced = compared.differs("constraint", wanted.table, constraint["name"], *facts)
-        if not is_replaced and constraint["validated"] and not former["validated"]:
-            return [Statement(f"{alter} VALIDATE CONSTRAINT {name}", cost=_READS)]
-        if not is_replaced:
-            return []
-        statements.append(Statement(f"{alter} DROP CONSTRAINT {name}", drops=True))
     # Checked by a statement of its own, after the code that it would run was checked.
     late = constraint["kind"] in "cf" and not (constraint["kind"] == "f" and wanted.kind == "p")
     text = f"{alter} ADD CONSTRAINT {name} {definition}{' NOT VALID' if late else ''}"
     cost = "" if late else _READS if constraint["kind"] == "f" else _BUILDS
-    # What it replaces is dropped: one is not done without the other.
-    statements.append(Statement(text, drops=is_replaced, expressions=tuple(constraint["expressions"]), cost=cost))
+    statements = [Statement(text, drops=drops, expressions=tuple(constraint["expressions"]), cost=cost)]
     if late and constraint["validated"]:
-        statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", drops=is_replaced, cost=_READS))
+        statements.append(Statement(f"{alter} VALIDATE CONSTRAINT {name}", drops=drops, cost=_READS))
     return statements
 
 
-def _indexes(wanted: Definition, present: Definition, compared: Compared, notes: list[str]) -> list[Statement]:
+def _indexes(
+    wanted: Definition,
+    present: Definition,
+    compared: Compared,
+    notes: list[str],
+    lost: Container[str] = (),
+    renamed: Collection[int] = (),
+) -> list[Statement]:
+    """Return the statements for indexes: see `_constraints`."""
+    later = {index["name"] for index in present.indexes if set(renamed) & set(index["columns"])}
     known = {index["name"] for index in present.indexes} | {key["name"] for key in present.constraints}
     names = {index["name"] for index in wanted.indexes} | {key["name"] for key in wanted.constraints}
-    only = sorted({index["name"] for index in present.indexes} - names)
-    notes += [f"{wanted}: the index {name} {_ONLY}" for name in only]
+    only = {index["name"]: index["shape"] for index in present.indexes if index["name"] not in names}
     statements: list[Statement] = []
     for index in wanted.indexes:
-        is_replaced = compared.differs("index", wanted.table, index["name"], "definition")
+        same = [name for name, shape in only.items() if shape == index["shape"]]
+        if index["name"] not in known and same:
+            text = f"ALTER INDEX {_quoted(wanted.schema, same[0])} RENAME TO {quoted_name(index['name'])}"
+            statements.append(Statement(text))
+            del only[same[0]]
+            continue
+        is_known = index["name"] in known
+        is_replaced = (
+            is_known
+            and index["name"] not in later
+            and compared.differs("index", wanted.table, index["name"], "definition")
+        )
         if is_replaced:
             statements.append(Statement(f"DROP INDEX {_quoted(wanted.schema, index['name'])}", drops=True))
-        if is_replaced or index["name"] not in known:
-            expressions = tuple(index["expressions"])
-            statements.append(Statement(index["definition"], drops=is_replaced, expressions=expressions, cost=_BUILDS))
+        if is_replaced or not is_known:
+            drops, expressions = is_replaced or index["name"] in lost, tuple(index["expressions"])
+            statements.append(Statement(index["definition"], drops=drops, expressions=expressions, cost=_BUILDS))
+    notes += [f"{wanted}: the index {name} {_ONLY}" for name in sorted(only)]
     return statements
 
 
 def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
     if wanted.kind != "p" or wanted.partition_key != present.partition_key:
         return []
-    known = {(each["schema"], each["name"]) for each in present.partitions}
+    known = {(each["schema"], each["name"]): each for each in present.partitions}
     bounds = {_place(each): each for each in present.partitions}
-    statements = []
+    defaults = {
+        (each["parent_schema"], each["parent"]): each for each in present.partitions if each["bound"] == "DEFAULT"
+    }
+    names = {(each["schema"], each["name"]) for each in wanted.partitions}
+    places = {_place(each) for each in wanted.partitions}
+    # First, because others may take their place.
+    before = [
+        _detached(each)
+        for each in present.partitions
+        if (each["schema"], each["name"]) not in names and _place(each) not in places
+    ]
+    statements, after = list[Statement](), list[Statement]()
     for each in wanted.partitions:
-        if (each["schema"], each["name"]) in known:
+        name = (each["schema"], each["name"])
+        if name in known:
+            if each["bound"] and _place(known[name]) not in (_place(each), (*_place(each)[:2], "")):
+                # What it replaces is dropped: one is not done without the other.
+                before += [_detached(each), Statement(f"DROP TABLE {_quoted(*name)}", drops=True)]
+                statements += [replace(new, drops=True) for new in _new_partition(each)]
             continue
         if former := bounds.get(_place(each)):
             statements += _renamed_partition(each, former, notes)
@@ -465,14 +615,41 @@ def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> li
             shown = display_name(each["schema"], each["name"])
             notes.append(f"{wanted}: the partition {shown} is a foreign table, which is not created")
             continue
+        if default := defaults.get(_place(each)[:2]):
+            first, last = _moved_rows(wanted, each, default, len(after))
+            before += first
+            after += last
         statements += _new_partition(each)
-    names = {(each["schema"], each["name"]) for each in wanted.partitions}
-    places = {_place(each) for each in wanted.partitions}
-    for each in present.partitions:
-        if (each["schema"], each["name"]) not in names and _place(each) not in places:
-            parent, shown = _quoted(each["parent_schema"], each["parent"]), _quoted(each["schema"], each["name"])
-            statements.append(Statement(f"ALTER TABLE {parent} DETACH PARTITION {shown}", drops=True))
-    return statements
+    return [*before, *statements, *after]
+
+
+def _detached(partition: Mapping[str, Any]) -> Statement:
+    name = (partition["schema"], partition["name"])
+    parent = _quoted(partition["parent_schema"], partition["parent"])
+    return Statement(f"ALTER TABLE {parent} DETACH PARTITION {_quoted(*name)}", drops=True, detaches=name)
+
+
+def _moved_rows(
+    wanted: Definition, partition: Mapping[str, Any], default: Mapping[str, Any], number: int
+) -> tuple[list[Statement], list[Statement]]:
+    """Return the statements that take the rows of a new partition out of the default partition, and insert them again.
+
+    The default partition must not have them when the other one is created. Rounds write these rows all the same.
+    """
+    names = ", ".join(quoted_name(column["name"]) for column in wanted.columns if not column["generated"])
+    place, kept = _quoted(default["schema"], default["name"]), f"pg_temp.{_MOVED.format(number)}"
+    condition, expressions = partition["condition"], (partition["condition"],)
+    before = [
+        Statement(f"LOCK TABLE {_quoted(*wanted.table)} IN ACCESS EXCLUSIVE MODE"),
+        Statement(
+            f"CREATE TEMPORARY TABLE {_MOVED.format(number)} ON COMMIT DROP AS"
+            f" SELECT {names} FROM {place} WHERE {condition}",
+            expressions=expressions,
+        ),
+        Statement(f"DELETE FROM {place} WHERE {condition}", expressions=expressions, moves=True),
+    ]
+    text = f"INSERT INTO {_quoted(*wanted.table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {names} FROM {kept}"
+    return before, [Statement(text, moves=True)]
 
 
 def _place(partition: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -498,12 +675,11 @@ def _new_partition(partition: Mapping[str, Any]) -> list[Statement]:
     return [Statement(text, expressions=tuple(partition["expressions"]))]
 
 
-def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change:
-    """Return the statements for a table that the target does not have."""
+def _created(target: Connection, wanted: Definition, members: Mapping[int, Member], notes: list[str]) -> Change:
+    """Return the statements for a table that the target does not have; tables of the sync may be its partitions."""
     table = _quoted(*wanted.table)
     roles = {wanted.owner} | {grant["role"] for grant in wanted.grants if grant["role"]}
-    rows = target.execute(load("trueup.verbs.sync_ddl", "ddl.sql")["roles"], {"names": sorted(roles)}).fetchall()
-    known = {role for (role,) in rows}
+    known = _roles(target, roles)
     notes += [f"{wanted}: the role {role} does not exist on the target" for role in sorted(roles - known)]
     statements: list[Statement] = []
     columns = ", ".join(_column_text(column, has_expression=True) for column in wanted.columns)
@@ -512,25 +688,125 @@ def _created(target: Connection, wanted: Definition, notes: list[str]) -> Change
     text = f"CREATE TABLE {table} ({columns}){key}"
     statements.append(Statement(text, expressions=(*expressions, *wanted.partition_expressions)))
     statements += [_owned(wanted, each) for each in wanted.sequences]
-    empty = replace(wanted, constraints=[], indexes=[], partitions=[])
-    statements += _constraints(f"ALTER TABLE {table}", wanted, empty, Compared(), notes)
+    own = [each for each in wanted.partitions if each["oid"] in members]
+    empty = replace(wanted, constraints=[], indexes=[], partitions=[{**each, "bound": ""} for each in own])
+    statements += _constraints(f"ALTER TABLE {table}", wanted, empty, Compared(), notes)[1]
     statements += _indexes(wanted, empty, Compared(), notes)
     statements += _partitions(wanted, empty, notes)
+    for each in own:
+        # All rows are copied again: those that are here may be older than the partition.
+        part, parent = (each["schema"], each["name"]), _quoted(each["parent_schema"], each["parent"])
+        attach = f"ALTER TABLE {parent} ATTACH PARTITION {_quoted(*part)} {each['bound']}"
+        statements += [deletion(part), Statement(attach, expressions=tuple(each["expressions"]))]
     if wanted.owner in known:
         statements.append(Statement(f"ALTER TABLE {table} OWNER TO {quoted_name(wanted.owner)}"))
         for each in (each for each in wanted.partitions if each["kind"] != "f"):
             name = _quoted(each["schema"], each["name"])
             statements.append(Statement(f"ALTER TABLE {name} OWNER TO {quoted_name(wanted.owner)}"))
-    for grant in wanted.grants:
+    statements += _grants(table, wanted.grants, known)
+    # No rows exist yet.
+    texts = tuple(replace(each, cost="") for each in statements)
+    expects = tuple(((each["schema"], each["name"]), members[each["oid"]].target_oid) for each in own)
+    return Change(
+        str(wanted), texts, wanted.table, _types(wanted), tuple(wanted.classes), expects=expects, creates=True
+    )
+
+
+def _replaced(
+    target: Connection,
+    former: Member,
+    wanted: Definition,
+    on_target: Mapping[int, Definition],
+    members: Mapping[int, Member],
+    notes: list[str],
+) -> Change:
+    """Return the statements for a table that has the name of one that was dropped on the source: its rows are others.
+
+    What uses the target's table (views, foreign keys) stays, if both are tables of the same kind.
+    """
+    present = on_target[former.target_oid]
+    if (wanted.kind, wanted.partition_key) != (present.kind, present.partition_key):
+        dropped, created = _dropped(present, former), _created(target, wanted, members, notes)
+        statements = (*dropped.statements, *(replace(each, drops=True) for each in created.statements))
+        expects = (*dropped.expects, *created.expects)
+        return replace(created, statements=statements, expects=expects, removes=former.source_oid)
+    numbers = {column["name"]: column["number"] for column in wanted.columns}
+    # Others were carried for columns that do not exist any more.
+    pairs = {
+        column["name"]: (numbers.get(column["name"], -column["number"]), column["number"]) for column in present.columns
+    }
+    same = replace(former, source_oid=wanted.oid, columns=pairs)
+    change = _altered(target, same, wanted, present, notes, Compared(), is_aside=True)
+    statements = (deletion(wanted.table), *(each for each in change.statements if not each.deletes))
+    return replace(change, statements=tuple(replace(each, drops=True) for each in statements), creates=True)
+
+
+def _kept(wanted: Definition, target_oid: int) -> Change:
+    """Return the change for a partition that became a table of its own: its rows are copied again."""
+    texts = (deletion(wanted.table, drops=True),)
+    expects = ((wanted.table, target_oid),)
+    return Change(
+        str(wanted), texts, wanted.table, _types(wanted), tuple(wanted.classes), creates=True, expects=expects
+    )
+
+
+def _dropped(present: Definition, member: Member) -> Change:
+    statement = Statement(f"DROP TABLE {_quoted(*present.table)}", drops=True)
+    expects = ((present.table, present.oid),)
+    return Change(str(present), (statement,), expects=expects, removes=member.source_oid)
+
+
+def _schemas(
+    source: Connection,
+    target: Connection,
+    wanted: Iterable[Definition],
+    pairs: Sequence[tuple[Member, Definition, Definition]],
+) -> tuple[list[Change], bool]:
+    """Return the changes for schemas that the target does not have, and whether one is renamed.
+
+    A schema was renamed if all tables of the sync in it have the same other schema now.
+    """
+    query = load("trueup.verbs.sync_ddl", "ddl.sql")["schemas"]
+    with source.cursor(row_factory=dict_row) as on_source, target.cursor(row_factory=dict_row) as on_target:
+        of_source = {row["name"]: row for row in on_source.execute(query).fetchall()}
+        present = {row["name"] for row in on_target.execute(query).fetchall()}
+    missing = dict.fromkeys(each.schema for each in wanted if each.schema not in present)
+    now: dict[str, set[str]] = {}
+    for _, there, here in pairs:
+        now.setdefault(here.schema, set()).add(there.schema)
+    renamed = {names.copy().pop(): schema for schema, names in now.items() if len(names) == 1}
+    renames = [
+        Change(
+            f"schema {name}", (Statement(f"ALTER SCHEMA {quoted_name(renamed[name])} RENAME TO {quoted_name(name)}"),)
+        )
+        for name in missing
+        if name in renamed
+    ]
+    if renames:
+        return renames, True
+    grants = [grant for name in missing for grant in of_source[name]["grants"]]
+    roles = {of_source[name]["owner"] for name in missing} | {grant["role"] for grant in grants if grant["role"]}
+    known = _roles(target, roles)
+    changes: list[Change] = []
+    for name in missing:
+        owner = of_source[name]["owner"]
+        text = f"CREATE SCHEMA {quoted_name(name)}" + (f" AUTHORIZATION {quoted_name(owner)}" if owner in known else "")
+        statements = [Statement(text), *_grants(f"SCHEMA {quoted_name(name)}", of_source[name]["grants"], known)]
+        changes.append(Change(f"schema {name}", tuple(statements)))
+    return changes, False
+
+
+def _roles(target: Connection, names: Iterable[str]) -> set[str]:
+    """Return which of these roles the target has."""
+    rows = target.execute(load("trueup.verbs.sync_ddl", "ddl.sql")["roles"], {"names": sorted(names)}).fetchall()
+    return {role for (role,) in rows}
+
+
+def _grants(place: str, grants: Iterable[Mapping[str, Any]], known: Container[str]) -> list[Statement]:
+    statements: list[Statement] = []
+    for grant in grants:
         if grant["role"] is None or grant["role"] in known:
             role = quoted_name(grant["role"]) if grant["role"] else "PUBLIC"
             option = " WITH GRANT OPTION" if grant["option"] else ""
-            statements.append(Statement(f"GRANT {grant['privilege']} ON {table} TO {role}{option}"))
-    # No rows exist yet.
-    texts = tuple(replace(each, cost="") for each in statements)
-    return Change(str(wanted), texts, wanted.table, _types(wanted), tuple(wanted.classes), creates=True)
-
-
-def _dropped(present: Definition) -> Change:
-    text = f"DROP TABLE {_quoted(*present.table)}"
-    return Change(str(present), (Statement(text, drops=True),), removes=True)
+            statements.append(Statement(f"GRANT {grant['privilege']} ON {place} TO {role}{option}"))
+    return statements

@@ -1,7 +1,7 @@
 -- name: definitions
 -- Tables by oid, as statements need them: all names have their schema, because search_path is pg_catalog.
 SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind,
-       pg_get_userbyid(c.relowner)::text AS owner, pg_get_partkeydef(c.oid) AS partition_key,
+       pg_get_userbyid(c.relowner)::text AS owner, c.relispartition AS is_partition, pg_get_partkeydef(c.oid) AS partition_key,
        -- Printed with commas between them, as arguments are.
        ARRAY(SELECT format('num_nulls(%%s) > 0', pg_get_expr(k.partexprs, k.partrelid)) FROM pg_partitioned_table k
               WHERE k.partrelid = c.oid AND k.partexprs IS NOT NULL) AS partition_expressions,
@@ -34,6 +34,8 @@ SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
        (SELECT coalesce(jsonb_agg(jsonb_build_object(
                    'name', k.conname, 'kind', k.contype, 'validated', k.convalidated,
+                   'columns', ARRAY(SELECT o.refobjsubid FROM pg_depend o WHERE o.classid = 'pg_constraint'::regclass AND o.objid = k.oid
+                                       AND o.refclassid = 'pg_class'::regclass AND o.refobjid = c.oid AND o.refobjsubid > 0),
                    'expressions', CASE WHEN k.contype = 'c' THEN jsonb_build_array(pg_get_expr(k.conbin, k.conrelid))
                                   ELSE coalesce(e.texts, '[]') END,
                    'definition', regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', ''))
@@ -48,6 +50,10 @@ SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
          WHERE k.conrelid = c.oid AND k.contype IN ('p', 'u', 'x', 'c', 'f') AND k.conparentid = 0
            AND k.conislocal) AS constraints,
        (SELECT coalesce(jsonb_agg(jsonb_build_object('name', x.relname, 'definition', pg_get_indexdef(i.indexrelid),
+                   'columns', ARRAY(SELECT o.refobjsubid FROM pg_depend o WHERE o.classid = 'pg_class'::regclass AND o.objid = x.oid
+                                       AND o.refclassid = 'pg_class'::regclass AND o.refobjid = c.oid AND o.refobjsubid > 0),
+                   -- Without its name.
+                   'shape', replace(pg_get_indexdef(i.indexrelid), format(' INDEX %%I ON ', x.relname), ' INDEX ON '),
                    'expressions', (SELECT coalesce(jsonb_agg(e.text), '[]') FROM (
                        SELECT pg_get_indexdef(i.indexrelid, n, false) FROM generate_series(1, i.indnkeyatts::int) n WHERE i.indkey[n - 1] = 0
                        UNION ALL SELECT pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) e(text)))
@@ -62,7 +68,7 @@ SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
             SELECT i.inhrelid, i.inhparent, t.level + 1 FROM tree t JOIN pg_inherits i ON i.inhparent = t.inhrelid
              WHERE NOT i.inhdetachpending)
         SELECT coalesce(jsonb_agg(jsonb_build_object(
-                   'schema', pn.nspname, 'name', p.relname, 'kind', p.relkind, 'bound', pg_get_expr(p.relpartbound, p.oid),
+                   'oid', p.oid::bigint, 'condition', pg_get_partition_constraintdef(p.oid), 'schema', pn.nspname, 'name', p.relname, 'kind', p.relkind, 'bound', pg_get_expr(p.relpartbound, p.oid),
                    'key', pg_get_partkeydef(p.oid),
                    'expressions', ARRAY(SELECT format('num_nulls(%%s) > 0', pg_get_expr(k.partexprs, k.partrelid))
                                           FROM pg_partitioned_table k WHERE k.partrelid = p.oid AND k.partexprs IS NOT NULL),
@@ -83,6 +89,13 @@ SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,
           FROM aclexplode(c.relacl) g WHERE g.grantee <> c.relowner) AS grants
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind IN ('r', 'p')
+
+-- name: schemas
+SELECT n.nspname::text AS name, pg_get_userbyid(n.nspowner)::text AS owner,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('privilege', g.privilege_type, 'option', g.is_grantable,
+                   'role', CASE WHEN g.grantee <> 0 THEN pg_get_userbyid(g.grantee) END)), '[]')
+          FROM aclexplode(n.nspacl) g WHERE g.grantee <> n.nspowner) AS grants
+  FROM pg_namespace n
 
 -- name: roles
 SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%(names)s)

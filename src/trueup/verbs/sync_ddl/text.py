@@ -14,6 +14,8 @@ from trueup.verbs.sync_ddl.change import Change, Differences
 def ddl_text(found: Differences) -> str:
     """Return the statements, with comments about what they cause."""
     lines = [line for change in found.changes for line in _lines(change)]
+    if found.is_first_part:
+        lines.append("-- other differences show after this: run trueup sync ddl again")
     lines += [f"-- by hand: {note}" for note in found.notes]
     return as_lines(lines) or "the tables of both databases are the same"
 
@@ -26,6 +28,8 @@ def applied_text(done: Iterable[Applied], notes: Iterable[str] = ()) -> str:
             lines.append(f"NOT APPLIED: {each.change.table}: {each.problem}")
         else:
             lines += [f"applied: {statement.text}" for statement in each.change.statements]
+            if each.change.removes:
+                lines.append(f"removed from the sync: {each.change.table}, which was dropped on the source")
             if each.change.creates:
                 lines.append(f"added to the sync: {each.change.table}")
     lines += [f"by hand: {note}" for note in notes]
@@ -44,7 +48,7 @@ def _lines(change: Change) -> list[str]:
     if change.creates:
         lines.append("-- then it is added to the sync, and the next rounds copy its rows")
     if change.removes:
-        lines.append("-- it is removed from the sync first")
+        lines.append("-- the table that the source has no more is removed from the sync")
     for each in change.statements:
         remarks = "; ".join(filter(None, ("only with --apply" if each.drops else "", each.cost)))
         lines.append(f"{each.text};" + (f"  -- {remarks}" if remarks else ""))

@@ -86,7 +86,7 @@ def every_table(
     """Return whether each table of the source, by oid, is in the sync or was excluded from it, and by whom."""
     others = {name: outside.get(oid, ("", ""))[1] for oid, name in present.items() if oid not in synced}
     unknown = [
-        f"{name} of {node} is not in the sync, and nobody excluded it: add it (trueup sync add {name}), or remove it"
+        f"{name} of {node} is not in the sync, and was not excluded: add it (trueup sync add {name}), or remove it"
         f" (trueup sync remove {name})"
         for name, why in others.items()
         if not why

@@ -200,7 +200,7 @@ def _record(
 def forget(target: Connection, stored: State, names: Sequence[str], left_out: Mapping[int, str] | None = None) -> None:
     """Remove tables from the sync, in the caller's transaction; `left_out`: those of the source that it shall not have.
 
-    A table that was dropped on the source is not left out: another one with its name was decided by nobody.
+    A table that was dropped on the source is not left out: no decision was made about another one with its name.
     """
     stored = _lock(target, stored)
     state.set_tables(target, stored.sync, [name for name in stored.tables if name not in names], stored.left_out)

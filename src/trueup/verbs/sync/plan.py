@@ -5,18 +5,16 @@ No table is skipped silently: each one is in the plan, is a problem (the plan fa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Sequence as Many
 from typing import Any
 
-from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import CURE, all_tables_problem
 from trueup.db import catalog
-from trueup.db.connection import Connection, Cursor, one_value
-from trueup.db.foreign_code import foreign_code_of
-from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
+from trueup.db.connection import Connection, Cursor
+from trueup.db.foreign_keys import TableName, in_order
 from trueup.db.names import display_name
 from trueup.db.patterns import parse_patterns
 from trueup.db.sequences import Sequence
@@ -25,13 +23,10 @@ from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order, row_id_columns
 from trueup.rows.probe import same_row_ids
 from trueup.rows.spec import KeySpec, TableSpec
-from trueup.rows.write.ordered import can_wait
 from trueup.rows.write.target import target_of
-from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync.model import (
     LOG_SCHEMA,
     ORDERED,
-    REPLICA,
     STATE_SCHEMA,
     Plan,
     Problem,
@@ -41,6 +36,15 @@ from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.target_schema.features import check_values
 from trueup.verbs.sync.target_schema.left_out import find_left_out
 from trueup.verbs.sync.target_schema.not_copied import remarks_on
+from trueup.verbs.sync.target_schema.plan_keys import (
+    SOURCE_KEY_CURE,
+    check_cycles,
+    check_keyless_parents,
+    keys_from_outside,
+    mode_of,
+    read_keys,
+    way_back_notes,
+)
 from trueup.verbs.sync.target_schema.plan_notes import (
     check_large_objects,
     disabled_note,
@@ -51,7 +55,6 @@ from trueup.verbs.sync.target_schema.plan_schema import check_schema_creation, i
 from trueup.verbs.sync.target_schema.plan_target import TargetState, check_targets
 
 OLDEST = 140000
-_KEY_CURE = "create a primary key, or a unique index over columns whose NOT NULL is valid"
 _GONE = ("it was dropped a moment ago", "run the command again")
 # Bytes of a keyless table from which on the plan names what each round costs.
 LARGE_KEYLESS = 64 * 1024 * 1024
@@ -76,7 +79,7 @@ def make_plan(
     ]
     remarks += view_notes(relations, scope)
     tables = [table for table, _ in candidates]
-    mode = _mode(target)
+    mode = mode_of(target)
     makes_schema = scope.create_schema and not progress.is_filled
     # Tables that cannot be added to the sync.
     refused = {row["oid"]: (row["schema"], row["name"]) for row in outside if _is_read(row) and _is_refused(row)}
@@ -91,16 +94,16 @@ def make_plan(
         check_values(source, target, tables, problems)
     if makes_schema or progress.is_bare:
         # trueup makes the tables of the target, which has no others.
-        keys = _foreign_keys(source, tables, refused.values(), problems)
+        keys = read_keys(source, tables, refused.values(), problems)
     else:
-        keys = _foreign_keys(target, tables, refused.values(), problems)
-        keys += _from_outside(target, tables, problems, can_check=progress.is_filled and mode != ORDERED)
+        keys = read_keys(target, tables, refused.values(), problems)
+        keys += keys_from_outside(target, tables, problems, can_check=progress.is_filled and mode != ORDERED)
     if not progress.is_brief:
-        remarks += _way_back_notes(source, tables, names)
+        remarks += way_back_notes(source, tables, names)
     order = in_order([table.name for table in tables], keys)
     if mode == ORDERED:
-        _check_cycles(order.groups, keys, problems)
-        _check_keyless_parents(tables, keys, problems)
+        check_cycles(order.groups, keys, problems)
+        check_keyless_parents(tables, keys, problems)
         remarks.append(
             "the role may not set session_replication_role on the target: rows are written in the order of foreign"
             " keys, which is slower"
@@ -356,114 +359,13 @@ def _check_keyless(
     encodings = {catalog.read_server(connection).encoding for connection in (source, target)}
     if len(encodings) > 1 or not same_row_ids([source, target]):
         what = "it has no key, and the two servers compute different hashes of its rows (encoding, version or hardware)"
-        problems += [Problem(str(table), what, _KEY_CURE) for table in keyless]
+        problems += [Problem(str(table), what, SOURCE_KEY_CURE) for table in keyless]
     for table in keyless:
         if table.bytes >= LARGE_KEYLESS:
             remarks.append(
                 f"{table} has no key: each round that changes it, also the last one of a switchover, scans all its"
-                f" {table.bytes / 1024**2:,.0f} MB on both servers; {_KEY_CURE}"
+                f" {table.bytes / 1024**2:,.0f} MB on both servers; {SOURCE_KEY_CURE}"
             )
-
-
-def _check_keyless_parents(tables: Many[SyncTable], keys: Many[ForeignKey], problems: list[Problem]) -> None:
-    """Add a problem per keyless table that others refer to: its rows cannot be updated in place."""
-    keyless = {table.name for table in tables if table.spec.is_keyless}
-    for key in keys:
-        if key.parent_root in keyless:
-            what = f"it has no key, {key} refers to it, and the role may not set session_replication_role on the target"
-            problems.append(Problem(display_name(*key.parent_root), what, _KEY_CURE))
-
-
-def _mode(target: Connection) -> str:
-    with target.transaction(force_rollback=True):
-        return REPLICA if silence_triggers(target) else ORDERED
-
-
-def _foreign_keys(
-    connection: Connection, tables: Many[SyncTable], refused: Collection[TableName], problems: list[Problem]
-) -> list[ForeignKey]:
-    """Return the foreign keys between the tables; a key to a table outside of the sync is a problem.
-
-    The tables `refused` cannot be added to the sync.
-    """
-    inside: set[TableName] = {table.name for table in tables}
-    known = {problem.where for problem in problems}
-    keys: list[ForeignKey] = []
-    for key in read_foreign_keys(connection, inside):
-        child, parent = display_name(*key.child_root), display_name(*key.parent_root)
-        if inside.issuperset((key.child_root, key.parent_root)):
-            keys.append(key)
-        elif key.child_root in inside and parent not in known:
-            what = f"its foreign key {key.name} refers to {parent}, which is not in the sync"
-            add = "" if key.parent_root in refused else f"add {parent} to the sync, or "
-            problems.append(Problem(child, what, f"{add}exclude it: --exclude-tables {child}"))
-    return keys
-
-
-def _way_back_notes(source: Connection, tables: Many[SyncTable], names: tuple[str, str]) -> list[str]:
-    """Return the foreign keys of excluded tables that close the gate of a switchover: see `way_back.problems`."""
-    inside = {table.name for table in tables}
-    keys = [
-        key for key in read_foreign_keys(source, inside) if key.parent_root in inside and key.child_root not in inside
-    ]
-    if not keys or _mode(source) != ORDERED:
-        return []
-    return [
-        f"the foreign key {key} would fire on {names[0]} when a rollback writes, and closes the gate of a switchover:"
-        f" do not exclude its table, drop it, or let the role set session_replication_role on {names[0]}"
-        for key in keys
-    ]
-
-
-def _from_outside(
-    target: Connection, tables: Many[SyncTable], problems: list[Problem], *, can_check: bool
-) -> list[ForeignKey]:
-    """Return the foreign keys from tables of the target that are outside of the sync.
-
-    Before the copy they are problems, and where they fire too: they would act on rows that are not in the sync. After
-    it they are not: the gate of a switchover checks their rows. A rollback needs that, because the old database still
-    has the tables that were excluded.
-    """
-    inside: set[TableName] = {table.name for table in tables}
-    known = {problem.where for problem in problems}
-    keys = [
-        key
-        for key in read_foreign_keys(target, inside)
-        if key.parent_root in inside and key.child_root not in inside and display_name(*key.child_root) not in known
-    ]
-    children = sorted({key.child for key in keys})
-    foreign = foreign_code_of(target, children, writes=False) if can_check and keys else {}
-    query = "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)"
-    for key in keys:
-        child, parent = display_name(*key.child_root), display_name(*key.parent_root)
-        cure = f"add {child} to the sync, or drop the foreign key on the target"
-        if not can_check:
-            what = f"its foreign key {key.name} refers to {parent}, whose rows the sync replaces"
-            problems.append(Problem(child, what, cure))
-        problems += [
-            Problem(child, f"its foreign key {key.name} cannot be checked: {reason}", cure)
-            for reason in foreign.get(key.child, ())
-        ]
-        quoted = sql.Identifier(*key.child).as_string(target)
-        if can_check and not one_value(target.execute(query, [quoted, quoted])):
-            what = f"its foreign key {key.name} cannot be checked: the role may not read all its rows"
-            problems.append(Problem(child, what, cure))
-    return keys if can_check else []
-
-
-def _check_cycles(groups: Many[tuple[TableName, ...]], keys: Many[ForeignKey], problems: list[Problem]) -> None:
-    """Add a problem per cycle in which no foreign key is deferrable or nullable, so no order of writes exists."""
-    for group in groups:
-        fixed = [key for key in keys if key.child_root in group and key.parent_root in group and not can_wait(key)]
-        if len(group) > 1 and in_order(group, fixed).cycles:
-            shown = " and ".join(display_name(*name) for name in group)
-            names = ", ".join(str(key) for key in fixed)
-            cure = (
-                "GRANT SET ON PARAMETER session_replication_role to the role on the target (PostgreSQL 15 or newer), or"
-                " make one of the foreign keys DEFERRABLE"
-            )
-            what = f"they refer to one another by foreign keys that cannot be deferred or NULL: {names}"
-            problems.append(Problem(shown, what, cure))
 
 
 def _sequences(

@@ -19,6 +19,7 @@ SOURCE_KEY_CURE = "create a primary key, or a unique index over columns whose NO
 
 
 def mode_of(target: Connection) -> str:
+    """Return how the role writes rows on a node: with triggers and foreign keys silenced, or in their order."""
     with target.transaction(force_rollback=True):
         return REPLICA if silence_triggers(target) else ORDERED
 

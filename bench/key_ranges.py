@@ -23,8 +23,8 @@ from trueup.testing.postgres import Server
 
 COLUMNS = "c bigint, d text, e text, f timestamptz, g numeric, h int, i text, j boolean"
 VALUES = (
-    "x, 'text ' || x, md5(x::text), timestamptz '2024-01-01' + x * interval '1 s', x / 7.0, x % 1000, 'more text ' || x,"
-    " x % 2 = 0"
+    "x, 'text ' || x, md5(x::text), timestamptz '2024-01-01' + x * interval '1 s', x / 7.0, x % 1000,"
+    " 'some more text, a bit longer ' || x, x % 2 = 0"
 )
 KEYS = {
     "(uuid, int)": ("a uuid, b int", "md5(x::text)::uuid, x % 4"),

@@ -93,7 +93,7 @@ def test_a_rehearsal_on_a_live_system(moving: Moving) -> None:
         assert (moving.old.execute(LEFT), moving.new.execute(LEFT)) == before
         assert moving.new.execute(ENABLED) == [("D",)]
         assert all(condition.holds for condition in outcome.conditions)
-        assert len(outcome.conditions) == 8
+        assert len(outcome.conditions) == 9
         assert 0 < outcome.pause_ms < 60_000
         assert set(outcome.milliseconds) >= {FENCE, FINAL_ROUND, SEQUENCES, GATE, RELEASE}
         counted = list(counts)

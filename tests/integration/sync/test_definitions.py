@@ -211,7 +211,7 @@ def test_a_column_that_a_user_added_on_the_target_is_not_trusted(pair: Pair) -> 
 def test_every_table_is_counted_and_each_excluded_one_is_named(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The user decided for one table that it is not in the sync, and did not decide for another table with its name."""
+    """What the user decided for one table does not hold for another table that gets its name."""
     pair.both("".join(PLAIN.format(name) for name in ("kept", "removed", "archive", "logs_1")))
     pair.target.execute("CREATE TABLE local (id int PRIMARY KEY)")
     pair.source.execute("INSERT INTO kept VALUES (1, 1, 1)")

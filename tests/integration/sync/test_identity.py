@@ -26,7 +26,8 @@ from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
 from trueup.verbs.switchover.status import status as switch_status
 from trueup.verbs.switchover.status import status_text
-from trueup.verbs.sync import ending, naming, reshaped, state
+from trueup.verbs.sync import ending, reshaped, state
+from trueup.verbs.sync.identity import naming
 from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.runner import Runner

@@ -27,8 +27,9 @@ from trueup.testing.processes import wait_until, with_children
 from trueup.verbs.switchover import guard
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import SwitchoverRequest
-from trueup.verbs.sync import copy, naming, plan, round, snapshot_copy
+from trueup.verbs.sync import copy, plan, round, snapshot_copy
 from trueup.verbs.sync.copy import Copied, Part
+from trueup.verbs.sync.identity import naming
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import SyncTable
 from trueup.verbs.sync.round import Changes

@@ -6,7 +6,7 @@ import pytest
 
 from trueup.config.model import Node
 from trueup.errors import CheckFailed
-from trueup.verbs.sync.naming import Side, Trace, between, free_name, on_one, only
+from trueup.verbs.sync.identity.naming import Side, Trace, between, free_name, on_one, only
 
 LOST = Node("n9", "postgresql://none/none")
 

@@ -5,7 +5,7 @@
 
 CREATE TABLE IF NOT EXISTS trueup.switchover (
     sync text PRIMARY KEY,
-    -- The name that the user chose, and that applications use: `sync` without its suffix (see verbs/sync/naming.py).
+    -- The name that the user chose, and that applications use: `sync` without its suffix (see verbs/sync/identity/naming.py).
     named text NOT NULL GENERATED ALWAYS AS (regexp_replace(sync, '__[0-9a-f]{6}$', '')) STORED,
     -- The identity of the sync and its way back, which the transactions of its rounds show in the setting trueup.sync.
     sync_id text NOT NULL,
@@ -115,7 +115,7 @@ $$;
 
 -- Called by an application first in each transaction: waits during a pause, then returns which database is in use.
 -- A role that may not write to a guarded table takes no lock, and so cannot delay a switchover.
--- Several syncs of this database may have the name: all but one have a suffix (see verbs/sync/naming.py). The database is in
+-- Several syncs of this database may have the name: all but one have a suffix (see verbs/sync/identity/naming.py). The database is in
 -- use if none of them has moved the applications away.
 CREATE OR REPLACE FUNCTION trueup_app.switchover_enter(sync text DEFAULT 'main',
     OUT state text, OUT next_name text, OUT next_address text, OUT token text, OUT next_given boolean)

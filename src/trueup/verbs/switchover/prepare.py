@@ -36,8 +36,9 @@ from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, WAY_BACK_LI
 from trueup.verbs.switchover.role_rights import Side
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, digested_tables, find
-from trueup.verbs.sync import changelog, check, ending, history, members, state
+from trueup.verbs.sync import changelog, check, ending, members, state
 from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.identity import history
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.plan import outside

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from trueup.config.model import Node
 from trueup.errors import ConfigError
 from trueup.verbs.switchover.accepted import parse_accepted
-from trueup.verbs.sync.naming import find_name
+from trueup.verbs.sync.identity.naming import find_name
 
 EXECUTE = "execute"
 ROLLBACK = "rollback"
@@ -69,7 +69,7 @@ class SwitchoverRequest:
             )
 
     def identified(self, *, both: bool = True, lost: Node | None = None) -> SwitchoverRequest:
-        """Return the request with the name of the sync in its databases: see `sync.naming`."""
+        """Return the request with the name of the sync in its databases: see `sync.identity.naming`."""
         return replace(self, sync=find_name(self.first, self.second, self.sync, both=both, lost=lost))
 
     def route(self, action: str) -> Route:

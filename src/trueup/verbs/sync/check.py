@@ -10,7 +10,8 @@ from trueup.capture.triggers.session import Session
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import aside, chain, changelog, definitions, members, naming, state
+from trueup.verbs.sync import aside, changelog, definitions, members, state
+from trueup.verbs.sync.identity import chain, naming
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.request import Scope, SyncRequest

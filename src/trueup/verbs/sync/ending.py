@@ -12,8 +12,8 @@ from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
 from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync.identity.naming import identified, identified_without
 from trueup.verbs.sync.link import open_ends, open_session
-from trueup.verbs.sync.naming import identified, identified_without
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.target_schema import create_schema
 from trueup.verbs.sync.target_schema.created import check_created, drop_created

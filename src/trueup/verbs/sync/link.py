@@ -21,7 +21,8 @@ from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError, TrueupError
-from trueup.verbs.sync import aside, chain, changelog, check, history, members, state
+from trueup.verbs.sync import aside, changelog, check, members, state
+from trueup.verbs.sync.identity import chain, history
 from trueup.verbs.sync.model import LOG_SCHEMA, REFUSED, STATE_SCHEMA, Plan, Problem, SyncTable, application
 from trueup.verbs.sync.silence import silence
 from trueup.verbs.sync.state import State

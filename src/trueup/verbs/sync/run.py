@@ -16,11 +16,12 @@ from trueup.config.wording import counted
 from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error, uninterrupted
 from trueup.engine.progress import Progress
-from trueup.verbs.sync import changelog, check, history, reshaped, snapshot_copy, state, turn
+from trueup.verbs.sync import changelog, check, reshaped, snapshot_copy, state, turn
 from trueup.verbs.sync.following import FollowDdl, Following
+from trueup.verbs.sync.identity import history
+from trueup.verbs.sync.identity.naming import identified, identified_new
 from trueup.verbs.sync.link import Opened, open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
-from trueup.verbs.sync.naming import identified, identified_new
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.target_schema import create_schema

@@ -21,8 +21,9 @@ from trueup.engine.work import Engine
 from trueup.errors import QueryError
 from trueup.rows.write import large_objects
 from trueup.rows.write.ordered import write_ordered
-from trueup.verbs.sync import chain, state
 from trueup.verbs.sync import round as small
+from trueup.verbs.sync import state
+from trueup.verbs.sync.identity import chain
 from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import LARGE_OBJECTS, Round

@@ -19,9 +19,10 @@ from trueup.engine.work import Engine
 from trueup.errors import TrueupError
 from trueup.rows.write.ordered import write_ordered
 from trueup.task import materialized
-from trueup.verbs.sync import aside, history, members, reshaped, state
+from trueup.verbs.sync import aside, members, reshaped, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.following import Following
+from trueup.verbs.sync.identity import history
 from trueup.verbs.sync.link import Checked, Link, Opened, read_shape
 from trueup.verbs.sync.model import Outdated, Plan, Refused, SyncTable, application
 from trueup.verbs.sync.plan import not_created

@@ -12,10 +12,11 @@ from psycopg import sql
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, NodeError
-from trueup.verbs.sync import changelog, history, state
+from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.check import scope_of
+from trueup.verbs.sync.identity import history
+from trueup.verbs.sync.identity.naming import identified_without
 from trueup.verbs.sync.link import log_table, open_session
-from trueup.verbs.sync.naming import identified_without
 from trueup.verbs.sync.plan import outside
 from trueup.verbs.sync.request import SyncRequest
 

@@ -62,9 +62,7 @@ def status_text(status: SyncStatus) -> str:
         for problem in status.known.aside:
             lines += [f"  - {problem}", f"    what to do: {problem.cure}"]
     if status.outside:
-        named = (
-            f"{name} ({why or 'not excluded by a decision: see trueup sync plan'})" for name, why in status.outside
-        )
+        named = (f"{name} ({why or 'not excluded: see trueup sync plan'})" for name, why in status.outside)
         lines.append(f"  not in the sync: {', '.join(named)}")
     if status.waiting is not None:
         _, keys, seconds = status.waiting

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import changelog, check, history, members, state
+from trueup.verbs.sync import changelog, check, members, state
+from trueup.verbs.sync.identity import history
+from trueup.verbs.sync.identity.naming import identified
 from trueup.verbs.sync.link import open_ends, refuse_moved
 from trueup.verbs.sync.model import SyncTable
-from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.plan import matching_tables
 from trueup.verbs.sync.request import SyncRequest
 

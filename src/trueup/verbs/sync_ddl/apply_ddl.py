@@ -28,8 +28,8 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync import changelog, check, members
 from trueup.verbs.sync.aside import SAME
+from trueup.verbs.sync.identity.naming import identified
 from trueup.verbs.sync.link import open_ends
-from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.state import State
 from trueup.verbs.sync_ddl import change_tables, ddl

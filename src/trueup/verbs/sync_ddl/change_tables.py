@@ -18,10 +18,10 @@ from trueup.db.foreign_keys import read_foreign_keys
 from trueup.db.names import display_name, table_spellings
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import changelog, check, members, state
+from trueup.verbs.sync.identity.naming import identified
 from trueup.verbs.sync.link import log_table, open_ends
 from trueup.verbs.sync.members import Member
 from trueup.verbs.sync.model import Plan, Problem, SyncTable
-from trueup.verbs.sync.naming import identified
 from trueup.verbs.sync.plan import make_plan, matching_tables
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
@@ -200,7 +200,7 @@ def _record(
 def forget(target: Connection, stored: State, names: Sequence[str], left_out: Mapping[int, str] | None = None) -> None:
     """Remove tables from the sync, in the caller's transaction; `left_out`: those of the source that it shall not have.
 
-    A table that was dropped on the source is not left out: no decision was made about another one with its name.
+    A table that was dropped on the source is not left out: another one with its name is a new table.
     """
     stored = _lock(target, stored)
     state.set_tables(target, stored.sync, [name for name in stored.tables if name not in names], stored.left_out)

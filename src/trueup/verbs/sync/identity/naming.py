@@ -179,7 +179,9 @@ def _traces(connection: Connection, name: str, *, is_new: bool) -> Iterable[Trac
         readable = "SELECT coalesce(has_table_privilege(to_regclass(%s), 'SELECT'), false)"
         if check_schema(connection, schema) and one_value(connection.execute(readable, [f"{schema}.{table}"])):
             try:
-                rows[query] = connection.execute(load("trueup.verbs.sync", "naming.sql")[query], values).fetchall()
+                rows[query] = connection.execute(
+                    load("trueup.verbs.sync.identity", "naming.sql")[query], values
+                ).fetchall()
             except psycopg.errors.UndefinedColumn:
                 # Of an earlier version of trueup: the caller refuses it.
                 continue

@@ -29,7 +29,8 @@ class Copy:
     def __init__(self, up: Database, down: Database) -> None:
         self.up = up
         self.down = down
-        self.nodes = {"n1": up.uri, "n2": down.uri}
+        # Their addresses, if they are not those of the superuser.
+        self.nodes: dict[str, str] = {}
         self.name = "v"
         self.engine: Literal["local", "spark"] = "local"
         # Named, because each call would look for the validation on both nodes.
@@ -41,7 +42,7 @@ class Copy:
     @property
     def validation(self) -> Validation:
         """Return the validation."""
-        return Validation(self.name, meta=self.meta, nodes=self.nodes)
+        return Validation(self.name, meta=self.meta, nodes=self.nodes or {"n1": self.up.uri, "n2": self.down.uri})
 
     @property
     def slot(self) -> str:

@@ -20,6 +20,7 @@ from support.validate import Copy
 from trueup.capture.log import slot
 from trueup.cli.main import run
 from trueup.proof import store
+from trueup.proof.stated import verdict_of
 from trueup.store import TaskStore
 from trueup.testing.postgres import Server
 from trueup.verbs.validate.fence import Fence, put_fence, wait_for
@@ -397,7 +398,8 @@ def test_a_lagging_and_a_skipping_subscription(copy: Copy) -> None:
 
 def _documents(copy: Copy) -> list[dict[str, Any]]:
     """Return what `trueup certificate` would state."""
-    return tables_of_validation(copy.validation.config, "v", [], meta_node="n2")
+    stated = tables_of_validation(copy.validation.config, "v", [], meta_node="n2")
+    return [{**table, "verdict": verdict_of(table)} for table in stated]
 
 
 def _with_error(copy: Copy) -> None:

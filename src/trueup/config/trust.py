@@ -22,7 +22,7 @@ def why_not_trusted(path: Path) -> str:
     state = place.stat()
     if state.st_uid not in (0, os.geteuid()):
         return f"it belongs to {_name(state.st_uid)}"
-    return "" if is_written_by_owner(state) else f"other users can write it (mode {stat.S_IMODE(state.st_mode):03o})"
+    return "" if is_written_by_owner(place) else f"other users can write it (mode {stat.S_IMODE(state.st_mode):03o})"
 
 
 def resolved(path: Path) -> Path | None:
@@ -32,7 +32,7 @@ def resolved(path: Path) -> Path | None:
     """
     result, names, links = Path("/"), list(reversed(path.parts[1:])), 0
     while names:
-        if result.exists() and not is_safe(result.stat()):
+        if result.exists() and not is_safe(result):
             return None
         name = names.pop()
         following = result.parent if name == ".." else result / name
@@ -48,16 +48,29 @@ def resolved(path: Path) -> Path | None:
     return result
 
 
-def is_safe(folder: os.stat_result) -> bool:
+def is_safe(folder: Path) -> bool:
     """Whether no other user, except root, can rename or remove what this user has in a folder."""
-    if folder.st_uid not in (0, os.geteuid()):
+    state = folder.stat()
+    if state.st_uid not in (0, os.geteuid()):
         return False
-    return bool(folder.st_mode & stat.S_ISVTX) or is_written_by_owner(folder)
+    return bool(state.st_mode & stat.S_ISVTX) or is_written_by_owner(folder)
 
 
-def is_written_by_owner(state: os.stat_result) -> bool:
+def is_written_by_owner(path: Path) -> bool:
     """Whether only the owner of a file or folder can write it."""
-    return not state.st_mode & 0o002 and (not state.st_mode & 0o020 or _is_private_group(state.st_gid))
+    state = path.stat()
+    if not state.st_mode & 0o022:
+        return True
+    # With an access control list, the bits of the group are those of all users and groups in it.
+    return not state.st_mode & 0o002 and not _has_list(path) and _is_private_group(state.st_gid)
+
+
+def _has_list(path: Path) -> bool:
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except (AttributeError, OSError):
+        # Other systems, and file systems without such lists.
+        return False
 
 
 def _is_private_group(number: int) -> bool:
@@ -66,7 +79,10 @@ def _is_private_group(number: int) -> bool:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid())
     except KeyError:
         return False
-    return group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    if group.gr_gid != user.pw_gid or group.gr_name != user.pw_name or not set(group.gr_mem) <= {user.pw_name}:
+        return False
+    # Those whose first group it is are not in the list of its members.
+    return all(other.pw_uid == user.pw_uid for other in pwd.getpwall() if other.pw_gid == number)
 
 
 def _name(uid: int) -> str:

@@ -28,7 +28,7 @@ def cache_folder() -> Path | None:
         if state.st_uid != os.geteuid() or state.st_mode & 0o022 or not os.access(folder, os.W_OK | os.X_OK):
             return None
         # Also those that were created with the user's umask.
-        if all(is_safe(parent.stat()) for parent in folder.parents):
+        if all(is_safe(parent) for parent in folder.parents):
             folder.chmod(0o700)
             return folder
     return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -165,3 +168,35 @@ def test_what_is_trusted(here: Path) -> None:
     assert why_not_trusted(file) == ""
     Path("link").symlink_to("file")
     assert why_not_trusted(Path("link")) == ""
+
+
+@pytest.mark.parametrize("name", ["here", "here/file"])
+def test_an_access_control_list(here: Path, name: str) -> None:
+    """The bits of the group are those of all users that are in the list."""
+    file = _put("file", "")
+    place = here.parent / name
+    anyone = 0xFFFFFFFF
+    entries = [(1, 7, anyone), (2, 7, STRANGER), (4, 5, anyone), (16, 7, anyone), (32, 5, anyone)]
+    access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(place, "system.posix_acl_access", access)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+    # Of this user's own group, which is not the reason.
+    os.chown(place, -1, os.getegid())
+    assert why_not_trusted(file) != ""
+
+
+def test_a_group_of_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users may have the group as their first one, and then it does not list them."""
+    own = pwd.getpwuid(os.geteuid())
+    group = grp.getgrgid(own.pw_gid)
+    file = _put("file", "")
+    file.chmod(0o660)
+    os.chown(file, -1, own.pw_gid)
+    alone = group.gr_name == own.pw_name and set(group.gr_mem) <= {own.pw_name}
+    monkeypatch.setattr(pwd, "getpwall", lambda: [own])
+    assert (why_not_trusted(file) == "") is alone
+    other = pwd.struct_passwd(("other", "x", STRANGER, own.pw_gid, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [own, other])
+    assert why_not_trusted(file) == "other users can write it (mode 660)"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
-from trueup.config.trust import why_not_trusted
+from trueup.config.trust import is_written_by_owner, why_not_trusted
 from trueup.errors import StoreError
 
 BUSY_SECONDS = 10.0
@@ -58,7 +58,7 @@ def tasks_db_path(path: str | Path | None = None, configured: str = "") -> Path:
 
         chosen = Path(user_data_dir("trueup")) / "trueup_tasks.db"
     given = Path(chosen).expanduser()
-    if given.is_symlink() and (reason := why_not_trusted(given)):
+    if reason := why_not_trusted(given):
         raise _distrust(given, reason)
     # Resolved, because SQLite would create the target of a dangling link with open permissions.
     return given.resolve()
@@ -127,6 +127,9 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _create_private(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite takes over what a file beside it says, and in a shared folder others can create one at any moment.
+    if not is_written_by_owner(path.parent):
+        raise _distrust(path, "other users can create files beside it")
     # A process that closes any handle of a file loses all its locks on it, including those of SQLite. So an existing
     # file is never opened here, and no thread of this process opens SQLite while the new file is open.
     with _creating, suppress(FileExistsError):
@@ -168,8 +171,8 @@ def _make_private(path: Path) -> None:
                 name.chmod(0o600)
 
 
-def _files_beside(path: Path) -> tuple[Path, Path]:
-    return Path(f"{path}-wal"), Path(f"{path}-shm")
+def _files_beside(path: Path) -> list[Path]:
+    return [Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")]
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -19,6 +19,7 @@ from trueup.errors import ConfigError, StoreError
 from trueup.serve.alert_settings import load_alerts
 from trueup.serve.options import read_tokens
 from trueup.store import TaskStore
+from trueup.store.file import tasks_db_path
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.schedule.config import load_jobs
 
@@ -34,14 +35,18 @@ def _given(path: Path) -> None:
     os.chown(path, STRANGER, -1)
 
 
+def _given_link(path: Path, target: str) -> None:
+    path.symlink_to(target)
+    os.lchown(path, STRANGER, -1)
+
+
 def _in_their_folder(path: Path) -> None:
     os.chown(path.parent, STRANGER, -1)
 
 
 def _by_their_link(path: Path) -> None:
     path.rename(path.with_name("own"))
-    path.symlink_to("own")
-    os.lchown(path, STRANGER, -1)
+    _given_link(path, "own")
 
 
 def _by_a_link_to_theirs(path: Path) -> None:
@@ -138,16 +143,33 @@ def test_a_task_store(here: Path, doubt: Doubt) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("name", ["tasks.db-wal", "tasks.db-shm", "tasks.db.d"])
+@pytest.mark.parametrize("name", ["tasks.db-wal", "tasks.db-shm", "tasks.db-journal", "tasks.db.d"])
 def test_what_is_beside_a_task_store(here: Path, name: str) -> None:
-    """In a shared folder such as /tmp, others can create it first."""
-    here.chmod(0o1777)
+    """SQLite takes over what its journals say."""
     TaskStore(here / "tasks.db").close()
     beside = here / name
     beside.mkdir() if name.endswith(".d") else beside.touch()
     _given(beside)
     with pytest.raises(StoreError, match=f"{name} is not used, because it belongs to"), TaskStore("tasks.db") as store:
         store.folder()
+
+
+def test_a_task_store_in_a_shared_folder(here: Path) -> None:
+    """As /tmp: others can create a journal at any moment."""
+    TaskStore(here / "tasks.db").close()
+    here.chmod(0o1777)
+    for name in ("tasks.db", "new.db"):
+        with pytest.raises(StoreError, match=f"{name} is not used, because other users can create files beside it"):
+            TaskStore(here / name)
+    assert not (here / "new.db").exists()
+
+
+@as_root
+def test_a_task_store_behind_a_link_of_another_user(here: Path) -> None:
+    Path("own").mkdir()
+    _given_link(here / "link", "own")
+    with pytest.raises(StoreError, match=r"link/tasks\.db is not used, because another user can replace it"):
+        tasks_db_path(here / "link" / "tasks.db")
 
 
 @as_root

@@ -668,6 +668,38 @@ def test_functions_of_packages_in_triggers_are_judged_by_their_effect(squatter: 
     assert n2.execute(f"SELECT count(*) FROM pg_largeobject_metadata WHERE oid = {victim}") == [(1,)]
 
 
+@pytest.mark.parametrize(
+    ("target", "expression"),
+    [
+        ("json", "to_jsonb(m)"),
+        ("json", "json_build_object('m', ARRAY[m])"),
+        ("json", "row_to_json(w)"),
+        ("text", "quote_literal(m)"),
+        ("text", "quote_nullable(m)"),
+    ],
+)
+def test_casts_that_a_function_looks_up_are_found(
+    squatter: Hostile, compare: Compare, target: str, expression: str
+) -> None:
+    """They are in no list of dependencies: the function looks for them when it gets a value of the type."""
+    n1, n2 = squatter.databases
+    squatter.run(
+        f"""CREATE TYPE mood AS ENUM ('sad');
+        CREATE FUNCTION of_mood(mood) RETURNS {target} LANGUAGE plpgsql AS $$ BEGIN RETURN public.seize(); END $$;
+        CREATE CAST (mood AS {target}) WITH FUNCTION of_mood(mood);
+        CREATE TABLE w (id int PRIMARY KEY, m mood DEFAULT 'sad', n int DEFAULT abs(-1) CHECK (n > 0))"""
+    )
+    n1.execute("INSERT INTO w VALUES (1)")
+    report = compare([n1, n2], "public.w").report
+    with psycopg.connect(n2.uri) as connection:
+        # Nothing gets the value.
+        assert foreign_code(connection, "public", "w", writes=True) == []
+    squatter.run(f"ALTER TABLE w ADD CONSTRAINT looks CHECK (({expression}) IS NOT NULL)", n2)
+    with pytest.raises(CheckFailed, match=r"the constraint looks of public\.w calls the function public\.of_mood"):
+        trueup.repair(report, source_of_truth="n1", execute=True, nodes={"n1": n1.uri, "n2": n2.uri}, engine="local")
+    assert not squatter.is_superuser()
+
+
 def test_the_checks_of_many_tables_take_as_many_queries_as_those_of_few(squatter: Hostile) -> None:
     """And each finding belongs to its table, also if the code is in a table that a foreign key writes to."""
     n1, n2 = squatter.databases

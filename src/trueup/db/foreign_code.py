@@ -100,7 +100,10 @@ class _Evaluated:
 
     def callers(self) -> set[str]:
         """Return what it calls, as in the column called_by."""
-        kinds = {"function": self.calls.functions, "operator": self.calls.operators, "type": self.calls.types}
+        calls = self.calls
+        kinds = {"function": calls.functions, "operator": calls.operators, "type": calls.types}
+        if calls.functions or calls.operators:
+            kinds["value"] = calls.types
         return {f"{kind} {oid}" for kind, oids in kinds.items() for oid in oids}
 
 

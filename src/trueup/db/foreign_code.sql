@@ -163,12 +163,16 @@ SELECT t.root, format('the rule %%I of %%s', r.rulename, r.ev_class::regclass)
  ORDER BY 1, 2
 
 -- name: called
--- The functions of trees, with those that an index over ranges calls, and what calls each: a function, an operator, a type.
+-- The functions of trees, with those that an index over ranges calls, and what calls each: a function, an
+-- operator, a type, or a value that is given to any function.
 WITH called(by, oid) AS (
     SELECT 'function ' || u.oid, u.oid FROM unnest(%(functions)s::oid[]) u(oid)
     UNION SELECT 'operator ' || u.oid, o.oprcode FROM unnest(%(operators)s::oid[]) u(oid) JOIN pg_operator o ON o.oid = u.oid
     UNION SELECT 'type ' || u.oid, g.rngsubdiff FROM unnest(%(types)s::oid[]) u(oid)
             JOIN pg_range g ON u.oid IN (g.rngtypid, g.rngmultitypid)
+    -- Json functions, quote_literal and `anynonarray || text` look up casts themselves.
+    UNION SELECT 'value ' || u.oid, k.castfunc FROM unnest(%(types)s::oid[]) u(oid) JOIN pg_cast k ON k.castsource = u.oid
+           WHERE k.castmethod = 'f' AND k.casttarget IN ('json'::regtype, 'text'::regtype)
 )
 SELECT p.oid::regprocedure::text AS signature, p.proname::text AS name, pg_get_userbyid(p.proowner)::text AS owner,
        coalesce(r.rolsuper, false) AS is_of_superuser, p.provolatile = 'v' OR p.prorettype = 'trigger'::regtype AS is_volatile,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -22,8 +23,8 @@ HEAD_SECONDS = 10.0
 READ_SECONDS = 30.0
 _MAX_HEAD = 16 * 1024
 _MAX_CONNECTIONS = 500
-# Of these, at most this number wait for a request: with more, the one that has waited longest is closed. Connections
-# that send nothing must not keep others out.
+# Of these, at most this number wait for a request, or for a client that does not read: with more, the one that has
+# waited longest is closed. Connections that do nothing must not keep others out.
 _MAX_WAITING = 250
 _START_SECONDS = 30.0
 
@@ -46,18 +47,24 @@ class Protocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel_head()
             self._waiting.pop(self, None)
+            if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+                # A second request before the first answer: with thousands of them, a client would keep others waiting.
+                self.cycle.keep_alive = False
         elif self._head_timer is None and self.timeout_keep_alive_task is None:
             self._expect_head()
 
     def pause_writing(self) -> None:
         """The client does not read: give it some time."""
         super().pause_writing()
+        self._wait()
         if self._read_timer is None:
             self._read_timer = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._waiting.pop(self, None)
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
@@ -78,7 +85,7 @@ class Protocol(H11Protocol):
 
     @property
     def _waiting(self) -> dict[Protocol, None]:
-        """The connections of the server that wait for a request, in the order of their beginning."""
+        """The connections of the server that wait for their client, in the order of their beginning."""
         found: dict[Protocol, None] = vars(self.server_state).setdefault("trueup_waiting", {})
         return found
 

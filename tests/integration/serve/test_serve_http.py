@@ -239,21 +239,52 @@ def test_the_form_of_another_user_is_refused(store: TaskStore) -> None:
         assert running.post("/actions", {**form, "csrf": other}, Cookie=one).status == 403
 
 
+_HOST = b"Host: localhost\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET / HT", b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nt", b"whole"]
+    "sent",
+    [
+        b"",
+        b"GET / HT",
+        b"POST /login HTTP/1.1\r\nContent-Length: 9\r\n" + _HOST + b"t",
+        b"GET /healthz HTTP/1.1\r\n" + _HOST,
+        # Without reading an answer; the number fits into what the server accepts at once.
+        (b"GET /static/app.css HTTP/1.1\r\n" + _HOST) * 250,
+    ],
+    ids=["nothing", "half a head", "half a body", "one request", "many requests"],
 )
-def test_connections_that_send_nothing_do_not_keep_others_out(store: TaskStore, sent: bytes) -> None:
-    """More than the server accepts; the last ones have sent a whole request, and are kept open for the next."""
-    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+def test_connections_that_wait_do_not_keep_others_out(store: TaskStore, sent: bytes) -> None:
+    """More than the server accepts; those that have sent a whole request are kept open for the next."""
     with serving([store.path], tokens=TOKENS) as running, ExitStack() as stack:
         for _ in range(600):
-            connection = stack.enter_context(socket.create_connection((running.host, running.port), timeout=10))
-            connection.sendall(whole if sent == b"whole" else sent)
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            connection.settimeout(10)
+            connection.connect((running.host, running.port))
+            # Closed by the server, as one of many.
+            with suppress(ConnectionError):
+                connection.sendall(sent)
         began = time.monotonic()
-        assert running.get("/healthz").status == 200
+        # The requests of all may be under way at this moment.
+        running.until(lambda: running.get("/healthz").status == 200)
         assert running.get("/tables", Authorization=f"Bearer {TOKEN}").status == 200
         # Not the time after which they are closed.
         assert time.monotonic() - began < HEAD_SECONDS / 2
+
+
+def test_only_one_of_many_requests_at_once_is_answered(store: TaskStore) -> None:
+    request = b"GET /healthz HTTP/1.1\r\n" + _HOST
+    with serving([store.path]) as running:
+        assert running.raw(request * 3).count(b"HTTP/1.1 200") == 1
+        # One after the other.
+        with socket.create_connection((running.host, running.port), timeout=10) as connection:
+            for _ in range(3):
+                connection.sendall(request)
+                answer = b""
+                while not answer.endswith(b"}"):
+                    answer += connection.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 200")
 
 
 # Actions.

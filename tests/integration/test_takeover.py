@@ -749,3 +749,19 @@ def test_a_view_in_place_of_a_table_is_not_read(squatter: Hostile) -> None:
     ):
         connection.execute("SELECT * FROM public.shown")
     assert not squatter.is_superuser()
+
+
+def test_who_locks_a_table_keeps_nobody_from_the_others(squatter: Hostile) -> None:
+    """As its owner may, also for hours: of tables that are not needed, nothing is asked that waits for their locks."""
+    n1, n2 = squatter.databases
+    squatter.run("CREATE SCHEMA own CREATE TABLE held (id int PRIMARY KEY)")
+    squatter.run("CREATE TABLE own.kept (id int) PARTITION BY LIST (id)")
+    squatter.run("CREATE TABLE own.part PARTITION OF own.kept FOR VALUES IN (1)")
+    request = replace(make_pair(n1, n2).request, scope=Scope("main", ("public.*",)))
+    with psycopg.connect(n1.uri) as one, psycopg.connect(n2.uri) as two:
+        for connection in (one, two):
+            connection.execute("LOCK TABLE own.held, own.kept IN ACCESS EXCLUSIVE MODE")
+        plan = sync.plan(request)
+        assert ([table.name for table in plan.tables], plan.problems) == ([("public", "items")], ())
+        run = trueup.diff_many(schemas=["public"], nodes={"n1": n1.uri, "n2": n2.uri}, engine="local", recheck=0)
+        assert [(table.table, table.verdict) for table in run.tables] == [("public.items", "MATCH")]

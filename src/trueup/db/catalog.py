@@ -120,7 +120,8 @@ class Listed:
     is_partition: bool
     # Tables of trueup itself, which differ between nodes.
     is_ours: bool
-    bytes: int
+    # As the server remembers them: 0 before the first ANALYZE or VACUUM.
+    pages: int
 
 
 def read_server(connection: Connection) -> Server:

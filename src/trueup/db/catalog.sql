@@ -141,14 +141,19 @@ SELECT n.nspname::text, c.relname::text
    AND n.nspname NOT LIKE 'pg\_toast%%' AND NOT c.relispartition
 
 -- name: tables_and_views
--- Includes relations that cannot be compared, to distinguish them from missing ones. The bytes of a partitioned table are those of its partitions.
+-- Includes relations that cannot be compared, to distinguish them from missing ones. The pages of a partitioned table are those of its
+-- partitions, as of the last ANALYZE or VACUUM: to ask for the size of a table is to wait for the locks on it, and these are all tables.
 SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind, c.relispartition AS is_partition,
        n.nspname = 'trueup' OR EXISTS (
            SELECT FROM pg_class i
             WHERE i.relnamespace = n.oid AND i.relname = 'installation'
               AND obj_description(i.oid, 'pg_class') LIKE '%%version of trueup tube%%') AS is_ours,
        coalesce(CASE c.relkind
-                WHEN 'p' THEN (SELECT sum(pg_relation_size(p.relid)) FROM pg_partition_tree(c.oid) p WHERE p.isleaf)
-                WHEN 'r' THEN pg_relation_size(c.oid) END, 0)::bigint AS bytes
+                WHEN 'p' THEN (
+                    WITH RECURSIVE parts(oid) AS (
+                        SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = c.oid
+                        UNION ALL SELECT i.inhrelid FROM parts p JOIN pg_inherits i ON i.inhparent = p.oid)
+                    SELECT sum(t.relpages) FROM parts p JOIN pg_class t ON t.oid = p.oid AND t.relkind = 'r')
+                WHEN 'r' THEN c.relpages END, 0)::bigint AS pages
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'm', 'v', 'f') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'

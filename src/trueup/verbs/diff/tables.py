@@ -21,7 +21,7 @@ class Candidate:
     table: str
     nodes: tuple[str, ...]
     missing_on: tuple[str, ...]
-    bytes: int
+    pages: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def choose_tables(controls: Sequence[Control], patterns: Patterns) -> Choice:
         raise ConfigError("every table that matches is excluded", cure="check --exclude-tables")
     unused = [pattern.text for pattern in patterns.skip if not any(pattern.matches(*name) for name in matching)]
     return Choice(
-        tuple(sorted((_candidate(name, by_node) for name in matching - skipped), key=lambda it: (-it.bytes, it.table))),
+        tuple(sorted((_candidate(name, by_node) for name in matching - skipped), key=lambda it: (-it.pages, it.table))),
         tuple(sorted(display_name(*name) for name in skipped)),
         tuple(f"--exclude-tables {text} matches no table" for text in unused),
     )
@@ -76,4 +76,4 @@ def _matches(table: Listed, take: Sequence[Pattern]) -> bool:
 def _candidate(name: tuple[str, str], by_node: Mapping[str, Mapping[tuple[str, str], Listed]]) -> Candidate:
     tables = {node: tables[name] for node, tables in by_node.items() if name in tables}
     missing_on = tuple(node for node in by_node if node not in tables)
-    return Candidate(display_name(*name), tuple(tables), missing_on, max(table.bytes for table in tables.values()))
+    return Candidate(display_name(*name), tuple(tables), missing_on, max(table.pages for table in tables.values()))

@@ -74,8 +74,9 @@ def make_plan(
     _check_servers(source, target, names, problems, remarks)
     relations, outside = _chosen(source, scope, remarks, is_started=progress.is_filled)
     read = catalog.read_tables(source, [(row["schema"], row["name"]) for row in relations if _is_read(row)])
+    sizes = _sizes(source, [row["oid"] for row in relations if _is_read(row)])
     candidates = [
-        candidate for relation in relations if (candidate := _source_table(relation, read, problems, remarks))
+        candidate for relation in relations if (candidate := _source_table(relation, read, sizes, problems, remarks))
     ]
     remarks += view_notes(relations, scope)
     tables = [table for table, _ in candidates]
@@ -211,6 +212,12 @@ def _relations(connection: Connection) -> list[dict[str, Any]]:
     return [row for row in _records(connection, "relations") if not row["is_ours"]]
 
 
+def _sizes(connection: Connection, oids: Many[int]) -> dict[int, tuple[int, int]]:
+    """Return the rows, estimated, and the bytes of tables, by oid."""
+    statement = load("trueup.verbs.sync", "plan.sql")["sizes"]
+    return {oid: (rows, size) for oid, rows, size in connection.execute(statement, {"oids": list(oids)}).fetchall()}
+
+
 def _records(connection: Connection, statement: str) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(load("trueup.verbs.sync", "plan.sql")[statement], _OURS).fetchall()
@@ -277,6 +284,7 @@ def _is_read(row: dict[str, Any]) -> bool:
 def _source_table(
     row: dict[str, Any],
     read: Mapping[TableName, catalog.Table | CheckFailed],
+    sizes: Mapping[int, tuple[int, int]],
     problems: list[Problem],
     remarks: list[str],
 ) -> tuple[SyncTable, catalog.Table] | None:
@@ -309,7 +317,7 @@ def _source_table(
         hashed=row_id_columns(column_spec(column) for column in table.columns if not key and not column.generated),
     )
     names = tuple(column.name for column in table.columns)
-    synced = SyncTable(target_of(spec, table), names, row["oid"], row["kind"] == "p", row["rows"], row["bytes"])
+    synced = SyncTable(target_of(spec, table), names, row["oid"], row["kind"] == "p", *sizes.get(row["oid"], (0, 0)))
     return synced, table
 
 

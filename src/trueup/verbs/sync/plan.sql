@@ -8,18 +8,15 @@ WITH RECURSIVE tree AS (
     UNION ALL
     SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
       JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
-), sizes AS (
-    -- A table that was never analyzed: rows of 400 bytes.
-    SELECT t.root, sum(CASE WHEN c.reltuples < 0 THEN pg_relation_size(c.oid) / 400 ELSE c.reltuples END)::bigint AS rows,
-           sum(pg_table_size(c.oid))::bigint AS bytes,
-           array_remove(array_agg(CASE WHEN c.relkind = 'f' AND t.root <> c.oid THEN c.oid::regclass::text END), NULL)
+), parts AS (
+    SELECT t.root, array_remove(array_agg(CASE WHEN c.relkind = 'f' AND t.root <> c.oid THEN c.oid::regclass::text END), NULL)
                AS foreign_parts,
            array_remove(array_agg(CASE WHEN c.relpersistence = 'u' AND c.relkind <> 'p' THEN c.oid::regclass::text END),
                NULL) AS unlogged
       FROM tree t JOIN pg_class c ON c.oid = t.oid GROUP BY t.root
 )
 SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::text AS kind,
-       c.relpersistence::text AS persistence, c.relispopulated AS populated, s.rows, s.bytes, s.foreign_parts, s.unlogged,
+       c.relpersistence::text AS persistence, c.relispopulated AS populated, p.foreign_parts, p.unlogged,
        EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS inherits,
        EXISTS (SELECT FROM pg_inherits i JOIN pg_class k ON k.oid = i.inhrelid
                 WHERE i.inhparent = c.oid AND NOT k.relispartition) AS is_inherited,
@@ -32,8 +29,22 @@ SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::tex
        EXISTS (SELECT FROM pg_subscription_rel r JOIN tree t ON t.oid = r.srrelid WHERE t.root = c.oid) AS is_subscribed
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
-  JOIN sizes s ON s.root = c.oid
+  JOIN parts p ON p.root = c.oid
  ORDER BY 1, 2
+
+-- name: sizes
+-- Rows, estimated, and bytes of these tables with their partitions. The server waits for the locks on each: do not ask for
+-- tables that are not needed, because their owners may keep them locked.
+WITH RECURSIVE tree AS (
+    SELECT o.oid AS root, o.oid FROM unnest(%(oids)s::oid[]) o(oid)
+    UNION ALL
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+      JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+)
+-- A table that was never analyzed: rows of 400 bytes.
+SELECT t.root, sum(CASE WHEN c.reltuples < 0 THEN pg_relation_size(c.oid) / 400 ELSE c.reltuples END)::bigint,
+       sum(pg_table_size(c.oid))::bigint
+  FROM tree t JOIN pg_class c ON c.oid = t.oid GROUP BY t.root
 
 -- name: tables
 SELECT c.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS name,

@@ -81,7 +81,7 @@ def test_columns_that_are_replaced_or_come_with_values(copy: Copy) -> None:
 def test_inheriting_tables_are_not_validated_with_their_parent(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     copy.replicate()
-    copy.start("public.t,public.u")
+    copy.start("public.t,public.u", both_sides=True)
     copy.both("CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (t)")
     copy.up.execute("INSERT INTO heir VALUES (1)")
     fence = copy.fence()

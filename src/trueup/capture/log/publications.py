@@ -132,9 +132,9 @@ def make_publication(connection: Connection, name: str, tables: Sequence[tuple[s
         # A table with a row filter or a column list is dropped and added again.
         for verb, names in (("DROP", set(members) - whole | whole - set(tables)), ("ADD", set(tables) - whole)):
             for table in sorted(names):
-                connection.execute(
-                    sql.SQL(f"ALTER PUBLICATION {{}} {verb} TABLE {{}}").format(publication, sql.Identifier(*table))
-                )
+                # Without ONLY, tables that inherit from it are added or dropped with it.
+                change = sql.SQL(f"ALTER PUBLICATION {{}} {verb} TABLE ONLY {{}}")
+                connection.execute(change.format(publication, sql.Identifier(*table)))
 
 
 def ensure_identities(connection: Connection, schema: str) -> None:
@@ -172,7 +172,7 @@ def drop_from_publication(connection: Connection, name: str, tables: Sequence[tu
     rows = connection.execute(_statement("members"), {"publication": name}).fetchall()
     for table in sorted({(str(schema), str(table)) for schema, table, _ in rows} & set(tables)):
         connection.execute(
-            sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), sql.Identifier(*table))
+            sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}").format(sql.Identifier(name), sql.Identifier(*table))
         )
 
 

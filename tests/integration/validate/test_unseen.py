@@ -203,3 +203,32 @@ def test_values_that_ddl_changes(copy: Copy) -> None:
         lambda: not {"public.labels", "public.nested", "public.target_using"} & {e.source for e in copy.errors()}
     )
     assert not any("public.quiet: rows were changed" in message for message in copy.messages)
+
+
+def test_a_table_that_a_server_refuses_to_read_stops_no_other(copy: Copy) -> None:
+    """A label of the key that is renamed on one node is not a value of the other; a right can be revoked."""
+    role = f"user_{copy.down.name}"
+    copy.down.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'; GRANT CREATE ON DATABASE {copy.down.name} TO {role}")
+    copy.both("CREATE TYPE label AS ENUM ('x', 'y'); CREATE TABLE labels (id int, l label, PRIMARY KEY (id, l))")
+    copy.both("CREATE TABLE revoked (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
+    copy.up.execute("INSERT INTO labels VALUES (1, 'x'); INSERT INTO revoked VALUES (1)")
+    copy.replicate()
+    copy.down.execute(f"GRANT SELECT ON labels, revoked, other TO {role}")
+    copy.nodes["n2"] = copy.down.server.uri(copy.down.name, role, "p")
+    try:
+        copy.start("public.*", syncer="lag:0.2")
+        assert copy.fence().exit_code == 0
+        copy.down.execute(f"REVOKE SELECT ON revoked FROM {role}; ALTER TYPE label RENAME VALUE 'x' TO 'z'")
+        copy.up.execute("INSERT INTO revoked VALUES (2); INSERT INTO other VALUES (1)")
+        fence = copy.fence()
+        assert not copy.ended
+        assert fence.exit_code == 2
+        assert "public.revoked" in fence.reasons[0]
+        copy.until(
+            lambda: (
+                {(e.source, e.key) for e in copy.errors()} == {("public.labels", k) for k in (("1", "x"), ("1", "z"))}
+            )
+        )
+    finally:
+        copy.stop()
+        copy.down.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")

@@ -22,15 +22,17 @@ from trueup.verbs.validate.proving.compared import Moment
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.tables import Tables
 
-# SQLSTATEs of a statement that failed because columns, tables or types were changed.
-_ALTERED = ("42703", "42P01", "42804", "42883", "42704")
+# Classes of SQLSTATEs that may pass: connection, resources, operator intervention, serialization. And a lock or slot in
+# use, a file that is not available.
+_PASSING_CLASSES = ("08", "53", "57", "40")
+_PASSING = ("55P03", "55006", "58P01")
 MAX_KEYS_PER_TASK = 5_000
 # The share of the time for further checks of known errors: thousands of them must not hold back everything else.
 _ERRORS_SHARE = 0.25
 
 
 class Altered(TrueupError):
-    """A table was altered on one of the nodes and must be planned again."""
+    """A statement that reads a table fails: it was altered on one of the nodes, and must be planned again."""
 
 
 @dataclass(frozen=True)
@@ -272,9 +274,17 @@ def collected(results: Iterator[Any]) -> dict[TableKey, Mismatch]:
     return failed
 
 
+def may_pass(error: TrueupError) -> bool:
+    """Return whether an error of a statement may pass by waiting."""
+    return isinstance(error, QueryError) and (error.sqlstate[:2] in _PASSING_CLASSES or error.sqlstate in _PASSING)
+
+
 def with_table(error: TrueupError, table: str) -> TrueupError:
-    """Add the table to an error; return Altered if the error says that the table was altered."""
-    if isinstance(error, QueryError) and error.sqlstate in _ALTERED:
+    """Add the table to an error; return Altered if a server rejects a statement about it, and will again.
+
+    Whatever the reason is (a column, a type, a label of the key or a right is gone), it concerns this table only.
+    """
+    if isinstance(error, QueryError) and not may_pass(error):
         return Altered(error.message, node=error.node, table=table)
     error.table = error.table or table
     return error

@@ -15,17 +15,14 @@ from trueup.db.durable import warn_unsafe
 from trueup.db.node import is_lost
 from trueup.db.storable import as_json, storable
 from trueup.engine.failures import uninterrupted
-from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
+from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.proof import store
+from trueup.verbs.validate.checks import may_pass
 from trueup.verbs.validate.look import CatalogChanged
 from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.validator import Validator
 
 _MAX_WAIT = 30.0
-# Classes of SQLSTATEs that may pass: connection, resources, operator intervention, serialization.
-_TRANSIENT_CLASSES = ("08", "53", "57", "40")
-# A lock or slot in use, a file that is not available.
-_TRANSIENT = ("55P03", "55006", "58P01")
 _MAX_REPLANS = 3
 # The previous session may hold the lock until the server notices that it is gone.
 _LOCK_ATTEMPTS = 8
@@ -106,10 +103,7 @@ def _is_transient(error: TrueupError) -> bool:
     """Return whether an error may pass by waiting."""
     if isinstance(error, SlotLost):
         return False
-    if isinstance(error, (NodeError, CatalogChanged)) or is_lost(error):
-        return True
-    state = error.sqlstate if isinstance(error, QueryError) else ""
-    return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT
+    return isinstance(error, (NodeError, CatalogChanged)) or is_lost(error) or may_pass(error)
 
 
 def lock_meta(name: str, node: Node, *, is_start: bool = False) -> Meta:

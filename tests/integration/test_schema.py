@@ -224,6 +224,26 @@ def test_every_change_is_reported_and_nothing_else(alike: list[Database]) -> Non
     }
 
 
+def test_definitions_beside_the_names_of_objects(databases: Databases) -> None:
+    one, two = databases(2)
+    for node in (one, two):
+        node.execute("CREATE TABLE part (id int PRIMARY KEY, whole int CONSTRAINT of REFERENCES part, n int NOT NULL)")
+        node.execute("CREATE FOREIGN DATA WRAPPER w; CREATE SERVER away FOREIGN DATA WRAPPER w")
+        node.execute("CREATE FOREIGN TABLE far (a int OPTIONS (column_name 'a')) SERVER away")
+    one.execute("CREATE TYPE span AS RANGE (subtype = int, multirange_type_name = spans)")
+    two.execute("CREATE TYPE span AS RANGE (subtype = int, multirange_type_name = many)")
+    two.execute("ALTER TABLE part DISABLE TRIGGER ALL; ALTER FOREIGN TABLE far ALTER a OPTIONS (SET column_name 'b')")
+    expected = {
+        ("constraint", "public.part.of", "changed", frozenset({"disabled"})),
+        ("column", "public.far.a", "changed", frozenset({"foreign options"})),
+        ("type", "public.span", "changed", frozenset({"range"})),
+    }
+    if two.execute("SELECT current_setting('server_version_num')::int >= 180000")[0][0]:
+        two.execute("ALTER TABLE part ALTER CONSTRAINT part_n_not_null NO INHERIT")
+        expected.add(("column", "public.part.n", "changed", frozenset({"not null is inherited"})))
+    assert described(compare_schemas({each.name: schema_of(each, tuning=True) for each in (one, two)})) == expected
+
+
 def test_order_of_columns_other_schemas_and_three_nodes(databases: Databases) -> None:
     one, two, three = databases(3)
     same = "CREATE TABLE c (id int, x text); CREATE SCHEMA s; CREATE STATISTICS s.q"
@@ -274,6 +294,7 @@ def test_unreadable_definitions_are_never_equal(databases: Databases) -> None:
         found = compare_schemas({"a": schema_of(one), "b": closed})
         assert {(each.kind, each.name, each.how, each.nodes) for each in found} == {
             ("functions", "*", "unreadable", ("b",)),
+            ("constraints", "*", "unreadable", ("b",)),
             ("triggers", "*", "unreadable", ("b",)),
         }
         assert "permission denied for table pg_proc" in " ".join(each.remark for each in found)

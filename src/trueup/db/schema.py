@@ -57,10 +57,12 @@ PRINTED = (
     "definition", "default", "generated", "body", "using", "with check", "index", "constraints", "partition by",
     "arguments", "defaults",
 )  # fmt: skip
-# Facts that change no result, by kind of object. pg_dump copies them, except whether a materialized view is populated.
+# Facts that change no result, by kind of object. pg_dump copies them, except whether a materialized view is populated,
+# and triggers of foreign keys that are disabled, as they are on a target while rows are written.
 _TUNING = {
     "table": ("clustered on",),
-    "column": ("compression", "statistics target", "options"),
+    "column": ("not null is inherited", "compression", "statistics target", "options"),
+    "constraint": ("disabled",),
     "index": ("statistics targets",),
     "statistics": ("statistics target",),
     "materialized view": ("populated", "access method", "clustered on", "column settings"),

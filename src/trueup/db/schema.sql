@@ -87,6 +87,9 @@ SELECT 'column' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.rel
            'not null is validated',
            NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = a.attrelid AND k.contype = 'n'
                           AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated),
+           'not null is inherited',
+           NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = a.attrelid AND k.contype = 'n'
+                          AND k.conkey = ARRAY[a.attnum] AND k.connoinherit),
            'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
            'identity', CASE a.attidentity WHEN 'a' THEN 'always' WHEN 'd' THEN 'by default' END,
            'generated', CASE a.attgenerated WHEN 's' THEN 'stored: ' WHEN 'v' THEN 'virtual: ' END
@@ -97,7 +100,8 @@ SELECT 'column' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.rel
            'compression', CASE a.attcompression WHEN 'p' THEN 'pglz' WHEN 'l' THEN 'lz4' END,
            -- NULL is the default since PostgreSQL 17, before it was -1.
            'statistics target', nullif(a.attstattarget, -1),
-           'options', (SELECT jsonb_agg(o ORDER BY o COLLATE "C") FROM unnest(a.attoptions) each(o))
+           'options', (SELECT jsonb_agg(o ORDER BY o COLLATE "C") FROM unnest(a.attoptions) each(o)),
+           'foreign options', (SELECT jsonb_agg(o ORDER BY o COLLATE "C") FROM unnest(a.attfdwoptions) each(o))
        ) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
   JOIN pg_class c USING (oid)
@@ -119,7 +123,9 @@ SELECT 'constraint' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c
            'expressions', (SELECT jsonb_agg(e.text ORDER BY e.place) FROM (
                 SELECT g, pg_get_indexdef(i.indexrelid, g, false) FROM generate_series(1, i.indnkeyatts::int) g WHERE i.indkey[g - 1] = 0
                 UNION ALL SELECT i.indnkeyatts + 1, pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) e(place, text)),
-           'index is valid', i.indisvalid
+           'index is valid', i.indisvalid,
+           -- ALTER TABLE … DISABLE TRIGGER ALL: the constraint is not enforced any more.
+           'disabled', EXISTS (SELECT FROM pg_trigger t WHERE t.tgconstraint = k.oid AND t.tgenabled IN ('D', 'R'))
        ) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)
   JOIN pg_class c USING (oid)
@@ -337,6 +343,7 @@ SELECT 'type' AS kind, n.nspname::text AS schema, NULL::text[] AS home, ARRAY[t.
                                 'collation', (SELECT co.collname FROM pg_collation co WHERE co.oid = r.rngcollation),
                                 'operators', (SELECT format('%%I.%%I', opn.nspname, op.opcname) FROM pg_opclass op
                                                 JOIN pg_namespace opn ON opn.oid = op.opcnamespace WHERE op.oid = r.rngsubopc),
+                                'multirange', format_type(r.rngmultitypid, NULL),
                                 'canonical', r.rngcanonical::text, 'difference', r.rngsubdiff::text)
                        FROM pg_range r WHERE r.rngtypid = t.oid),
            'functions', CASE WHEN t.typtype = 'b' THEN

@@ -26,6 +26,7 @@ from trueup.verbs.sync import plan as sync_plan
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.target_schema import plan_keys
 from trueup.verbs.sync.totals import Until
 from trueup.verbs.sync_ddl import apply_ddl, change_tables
 from trueup.verbs.sync_ddl.text import ddl_text
@@ -390,7 +391,7 @@ def test_a_change_of_a_table_during_start_concerns_that_table_only(
     monkeypatch.setattr(copy, "LEAST_BYTES", 8192)
     monkeypatch.setattr(copy, "PART_BYTES", 8192)
     if mode == "ordered":
-        monkeypatch.setattr(sync_plan, "silence_triggers", lambda target: False)
+        monkeypatch.setattr(plan_keys, "silence_triggers", lambda target: False)
     if mode == "create_schema":
         # A table whose rows are refused is set aside, however often that happens.
         monkeypatch.setattr(snapshot_copy, "ATTEMPTS", 1)

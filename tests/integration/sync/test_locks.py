@@ -27,13 +27,14 @@ from trueup.testing.processes import wait_until, with_children
 from trueup.verbs.switchover import guard
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import SwitchoverRequest
-from trueup.verbs.sync import copy, plan, round, snapshot_copy
+from trueup.verbs.sync import copy, round, snapshot_copy
 from trueup.verbs.sync.copy import Copied, Part
 from trueup.verbs.sync.identity import naming
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import SyncTable
 from trueup.verbs.sync.round import Changes
 from trueup.verbs.sync.runner import Runner
+from trueup.verbs.sync.target_schema import plan_keys
 
 IN_TRANSACTION = """
 SELECT application_name, query FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'
@@ -135,7 +136,7 @@ def test_an_application_waits_for_a_table_that_is_copied(
 ) -> None:
     """A session of the copy has locked the table. Others cannot lock it any more, because the application waits."""
     if is_ordered:
-        monkeypatch.setattr(plan, "silence_triggers", lambda target: False)
+        monkeypatch.setattr(plan_keys, "silence_triggers", lambda target: False)
     pair.both("CREATE TABLE a (id int PRIMARY KEY, n int)")
     pair.source.execute("INSERT INTO a SELECT g FROM generate_series(1, 500) g")
     hold = copy.hold_snapshot
@@ -191,7 +192,7 @@ def test_an_application_waits_for_a_table_that_a_round_has_locked(
 def test_a_table_that_is_rewritten_during_a_round(pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """The snapshot of the round shows an empty table: its keys must not be deleted on the target."""
     if kind == "ordered":
-        monkeypatch.setattr(plan, "silence_triggers", lambda target: False)
+        monkeypatch.setattr(plan_keys, "silence_triggers", lambda target: False)
     pair.both("CREATE TABLE a (id int PRIMARY KEY, n int)")
     pair.source.execute("INSERT INTO a SELECT g FROM generate_series(1, 50) g")
     pair.start()

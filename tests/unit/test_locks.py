@@ -64,7 +64,7 @@ LIMITS = {
     "verbs/sync/target_schema/dump.py": (1, _TEXT),
     "verbs/sync/target_schema/plan_schema.py": (1, _TEXT),
     "verbs/sync_ddl/apply_ddl.py": (2, "attempts of _ATTEMPT_MS"),
-    "verbs/sync_ddl/ddl.py": (15, "apply_ddl: attempts of _ATTEMPT_MS"),
+    "verbs/sync_ddl/ddl.py": (18, "apply_ddl: attempts of _ATTEMPT_MS"),
     "verbs/validate/look.py": (2, _TEXT),
     "verbs/validate/meta.py": (1, _OWN),
     "verbs/validate/meta.sql": (23, _OWN),

@@ -141,18 +141,72 @@ CASES = {
         ],
         "became a partition of public.converted",
     ),
+    "taken_in_here": (
+        PARTS + "CREATE TABLE {0}_3 (n int, id int, day int, PRIMARY KEY (id, day));",
+        [
+            "INSERT INTO {0}_3 VALUES (1, 1, 100)",
+            "ALTER TABLE {0} ATTACH PARTITION {0}_3 FOR VALUES FROM (100) TO (200); INSERT INTO {0} VALUES (2, 150, 2)",
+        ],
+        "",
+    ),
+    "given_over": (
+        PARTS + PARTS.replace("{0}", "{0}_to"),
+        [
+            "BEGIN; DROP TABLE {0}_to_1; ALTER TABLE {0} DETACH PARTITION {0}_1;"
+            "ALTER TABLE {0}_to ATTACH PARTITION {0}_1 FOR VALUES FROM (0) TO (10);"
+            "INSERT INTO {0}_to VALUES (1, 50, 1); COMMIT"
+        ],
+        "",
+    ),
+    "divided": (
+        PARTS,
+        [
+            "BEGIN; CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM {0}_1; DROP TABLE {0}_1;"
+            "CREATE TABLE {0}_1 PARTITION OF {0} FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);"
+            "CREATE TABLE {0}_1a PARTITION OF {0}_1 FOR VALUES FROM (0) TO (4);"
+            "CREATE TABLE {0}_1b PARTITION OF {0}_1 DEFAULT; INSERT INTO {0} SELECT * FROM kept; COMMIT"
+        ],
+        "",
+    ),
+    "undivided": (
+        PARTS.replace("TO (10)", "TO (10) PARTITION BY RANGE (id)") + "CREATE TABLE {0}_1a PARTITION OF {0}_1 DEFAULT;",
+        [
+            "BEGIN; CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM {0}_1; DROP TABLE {0}_1;"
+            "CREATE TABLE {0}_1 PARTITION OF {0} FOR VALUES FROM (0) TO (10); INSERT INTO {0} SELECT * FROM kept;"
+            "COMMIT"
+        ],
+        "",
+    ),
+    "widened": (
+        PARTS,
+        [
+            "BEGIN; ALTER TABLE {0} DETACH PARTITION {0}_1;"
+            "ALTER TABLE {0} ATTACH PARTITION {0}_1 FOR VALUES FROM (-10) TO (10); COMMIT",
+            # The target's default partition gets it.
+            "INSERT INTO {0} VALUES (99, -5, 9)",
+        ],
+        "",
+    ),
 }
 SCHEMA = "CREATE SCHEMA store; CREATE TABLE store.t (id serial PRIMARY KEY, n int);"
+# Two tables exchange their schemas, and so their names and those of their indexes. And a sequence.
+MORE = """CREATE SCHEMA east; CREATE TABLE east.t (id int PRIMARY KEY, n int);
+CREATE SCHEMA west; CREATE TABLE west.t (id int PRIMARY KEY, n int); CREATE SEQUENCE counted;"""
+MORE_CHANGES = """BEGIN; ALTER SCHEMA east RENAME TO north; ALTER SCHEMA west RENAME TO east;
+ALTER SCHEMA north RENAME TO west; COMMIT; DROP SEQUENCE counted; CREATE SEQUENCE counted INCREMENT -1"""
 
 
 def test_a_definition_that_changes_is_never_taken_for_rows_in_step(versions: Pair) -> None:
     """Before the statements for the target, each table is equal or set aside; after them, all are equal."""
     pair = versions
-    pair.both("".join(tables.format(name) for name, (tables, *_) in CASES.items()) + SCHEMA)
+    pair.both("".join(tables.format(name) for name, (tables, *_) in CASES.items()) + SCHEMA + MORE)
     rows = "INSERT INTO {0} (id, n, {1}) SELECT g, g, g FROM generate_series(1, 40) g;"
     third = {name: "c" if tables.startswith(PLAIN) else "day" for name, (tables, *_) in CASES.items()}
     pair.source.execute("".join(rows.format(name, column) for name, column in third.items()))
     pair.source.execute("UPDATE attribute SET v = ARRAY[(n, n)::attribute_type]; INSERT INTO store.t VALUES (1, 1)")
+    pair.source.execute(
+        "INSERT INTO east.t VALUES (1, 1); INSERT INTO west.t VALUES (2, 2); SELECT setval('counted', 9)"
+    )
     pair.start()
     pair.run()
     before = pair.target.execute("SELECT * FROM added_again ORDER BY 1")
@@ -160,6 +214,7 @@ def test_a_definition_that_changes_is_never_taken_for_rows_in_step(versions: Pai
         for statement in statements:
             pair.source.execute(statement.format(name))
     pair.source.execute(f"ALTER SCHEMA store RENAME TO store_old; {SCHEMA} INSERT INTO store.t VALUES (2, 2)")
+    pair.source.execute(MORE_CHANGES)
     aside = {problem.where: problem for problem in pair.run().aside}
     reasons = {name: aside[f"public.{name}"].what if f"public.{name}" in aside else "" for name in CASES}
     assert {name: reason for name, (*_, expected) in CASES.items() if expected not in (reason := reasons[name])} == {}
@@ -175,6 +230,7 @@ def test_a_definition_that_changes_is_never_taken_for_rows_in_step(versions: Pai
         assert not pair.run().aside
     assert done == [] == list(found.notes)
     now = [*CASES, "taken_over_by", "taken_in_all", "converted_old", "split_3", "taken_out_2", "store.t", "store_old.t"]
+    now += ["east.t", "west.t", "taken_in_here_3", "given_over_to"]
     pair.check_equal(now)
     assert ddl_text(apply_ddl.differences(pair.request)) == "the tables of both databases are the same"
     # Their changes are recorded, also those of partitions that were tables.
@@ -186,7 +242,7 @@ def test_a_definition_that_changes_is_never_taken_for_rows_in_step(versions: Pai
     columns = "SELECT columns FROM trueup.sync_tables WHERE name = 'public.in_the_middle'"
     assert pair.target.execute(columns) == [({"id": [1, 1], "c": [3, 3], "n": [4, 4]},)]
     tables = pair.source.execute("SELECT count(*) FROM pg_tables WHERE schemaname !~ '^(pg_|information|trueup)'")
-    parts = pair.source.execute("SELECT count(*) FROM pg_class WHERE relispartition AND relkind = 'r'")
+    parts = pair.source.execute("SELECT count(*) FROM pg_class WHERE relispartition AND relkind IN ('r', 'p')")
     count = tables[0][0] - parts[0][0]
     assert _gate(pair, REHEARSE)[TABLES] == f"{count} tables of n1, {count} in the sync"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from psycopg.rows import dict_row
@@ -108,15 +109,17 @@ def find(
         elif wanted.table in detached:
             # After the partition was detached.
             late.append(_kept(wanted, detached[wanted.table]))
-    compared = compare(source, target, _same_names(pairs))
+    compared, movable = compare(source, target, _same_names(pairs)), _movable(pairs, detached)
     altered: set[TableName] = set()
     for member, wanted, present in pairs:
         if wanted.is_partition or wanted.oid in waiting:
             continue
         is_aside = member.name in aside or str(wanted) in aside
-        change = _altered(target, member, wanted, present, notes, compared, is_aside=is_aside)
+        change = _altered(target, member, wanted, present, notes, compared, movable, is_aside=is_aside)
         if change.statements:
-            changes += _without_references(change, references)
+            # After another change has detached what it attaches.
+            is_late = any(name in detached for name, _ in change.expects)
+            (late if is_late else changes).extend(_without_references(change, references))
             altered |= {wanted.table, *_partition_names(wanted), *_partition_names(present)}
     changes += [*late, *references]
     notes += compared.by_hand(altered, {wanted.table for _, wanted, _ in pairs})
@@ -166,7 +169,10 @@ def _sequences(source: Connection, target: Connection, problems: Sequence[Proble
         where, quoted = f"{SEQUENCE}{display_name(schema, name)}", _quoted(schema, name)
         if where in wrong:
             verb = "ALTER" if _taken(target, [(schema, name)]) else "CREATE"
-            yield Change(where, (Statement(f"{verb} SEQUENCE {quoted} {definition}"),))
+            # With another direction, its value may be outside of its range; a round sets it.
+            yield Change(
+                where, (Statement(f"{verb} SEQUENCE {quoted} {definition}{'' if verb == 'CREATE' else ' RESTART'}"),)
+            )
 
 
 def _names(source: Connection) -> dict[int, TableName]:
@@ -205,39 +211,65 @@ def _renames(
     gone: Container[TableName],
     notes: list[str],
 ) -> tuple[list[Change], list[tuple[Definition, Definition]], bool]:
-    """Return one change that renames tables, also if they exchange their names; and the tables, wanted and present.
+    """Return the changes that rename tables, also if they exchange names; and the tables, wanted and present.
 
     And whether one gets the name of a table in `gone`, which has to be dropped first.
     """
     renamed = [(wanted, present) for _, wanted, present in pairs if wanted.table != present.table]
     leaving = {_quoted(*present.table) for _, present in renamed}
     taken = _taken(target, [wanted.table for wanted, _ in renamed])
-    first, second = [], []
     is_blocked = False
     done: list[tuple[Definition, Definition]] = []
     for wanted, present in renamed:
         name = _quoted(*wanted.table)
         if name in taken and wanted.table in gone:
             is_blocked = True
-            continue
-        if name in taken and name not in leaving:
+        elif name in taken and name not in leaving:
             notes.append(f"{present}: it was renamed to {wanted}, but another relation of the target has that name")
-            continue
-        done.append((wanted, present))
+        else:
+            done.append((wanted, present))
+    return [_renamed(group) for group in _chains(done)], done, is_blocked
+
+
+def _chains(renamed: Sequence[tuple[Definition, Definition]]) -> list[list[tuple[Definition, Definition]]]:
+    """Return the renames in groups that need each other, because a name becomes free for another table."""
+    groups: list[list[tuple[Definition, Definition]]] = []
+    for each in renamed:
+        names = {each[0].table, each[1].table}
+        joined = [group for group in groups if any(names & {wanted.table, present.table} for wanted, present in group)]
+        groups = [group for group in groups if group not in joined] + [
+            [*(one for group in joined for one in group), each]
+        ]
+    return groups
+
+
+def _renamed(group: Sequence[tuple[Definition, Definition]]) -> Change:
+    first, second, last = list[str](), list[str](), list[str]()
+    is_chain = {wanted.table for wanted, _ in group} & {present.table for _, present in group}
+    for wanted, present in group:
         schema, table = present.table
-        if taken & leaving:
-            # A name is free only when its table has another one.
+        if is_chain:
+            # A name is free only when its table has another one, and those of its indexes too.
             temporary = _TEMPORARY.format(present.oid)
-            first.append(f"ALTER TABLE {_quoted(schema, table)} RENAME TO {quoted_name(temporary)}")
-            table = temporary
+            if wanted.schema == schema:
+                first.append(f"ALTER TABLE {_quoted(schema, table)} RENAME TO {quoted_name(temporary)}")
+                table = temporary
+            else:
+                first.append(f"CREATE SCHEMA {quoted_name(temporary)}")
+                first.append(f"ALTER TABLE {_quoted(schema, table)} SET SCHEMA {quoted_name(temporary)}")
+                last.append(f"DROP SCHEMA {quoted_name(temporary)}")
+                schema = temporary
+        if wanted.name != table and wanted.schema != schema:
+            # The former name may belong to another table of the new schema.
+            moving = _TEMPORARY.format(present.oid)
+            second.append(f"ALTER TABLE {_quoted(schema, table)} RENAME TO {quoted_name(moving)}")
+            table = moving
         if wanted.schema != schema:
             second.append(f"ALTER TABLE {_quoted(schema, table)} SET SCHEMA {quoted_name(wanted.schema)}")
         if wanted.name != table:
             second.append(f"ALTER TABLE {_quoted(wanted.schema, table)} RENAME TO {quoted_name(wanted.name)}")
-    if not done:
-        return [], [], is_blocked
-    shown = ", ".join(str(present) for _, present in done)
-    return [Change(shown, tuple(map(Statement, [*first, *second])))], done, is_blocked
+    shown = ", ".join(str(present) for _, present in group)
+    return Change(shown, tuple(map(Statement, [*first, *second, *last])))
 
 
 def _altered(
@@ -247,10 +279,11 @@ def _altered(
     present: Definition,
     notes: list[str],
     compared: Compared,
+    movable: Mapping[TableName, tuple[int, bool]] = MappingProxyType({}),
     *,
     is_aside: bool,
 ) -> Change:
-    """Return the statements for a table of the sync, which has its new name already."""
+    """Return the statements for a table of the sync, which has its new name already; for `movable` see `_movable`."""
     alter = f"ALTER TABLE {_quoted(*wanted.table)}"
     statements: list[Statement] = []
     numbers = dict(member.columns.values())
@@ -307,7 +340,9 @@ def _altered(
                 empties.add(False)
     statements += constraints
     statements += _indexes(wanted, present, compared, notes, lost, renamed)
-    statements += _partitions(wanted, present, notes)
+    partitions = _partitions(target, wanted, present, notes, {name: late for name, (_, late) in movable.items()})
+    statements += partitions
+    attached = {each.deletes for each in partitions if each.deletes}
     if empties:
         # No rows are left.
         statements = [deletion(wanted.table, drops=all(empties)), *(replace(each, cost="") for each in statements)]
@@ -317,7 +352,10 @@ def _altered(
             statements.append(_owned(wanted, each))
     return Change(
         str(wanted), tuple(statements), wanted.table, _types(wanted), tuple(wanted.classes),
-        may_empty=is_aside, source_oid=wanted.oid, expects=((wanted.table, present.oid),),
+        may_empty=is_aside, source_oid=wanted.oid,
+        expects=((wanted.table, present.oid), *((name, oid) for name, (oid, _) in movable.items() if name in attached)),
+        # They are no tables of their own any more.
+        creates=any(not late for name, (_, late) in movable.items() if name in attached),
     )  # fmt: skip
 
 
@@ -583,44 +621,97 @@ def _indexes(
     return statements
 
 
-def _partitions(wanted: Definition, present: Definition, notes: list[str]) -> list[Statement]:
+def _partitions(
+    target: Connection,
+    wanted: Definition,
+    present: Definition,
+    notes: list[str],
+    carried: Mapping[TableName, bool] = MappingProxyType({}),
+) -> list[Statement]:
+    """Return the statements for partitions; `carried` may become some, detached first or not."""
     if wanted.kind != "p" or wanted.partition_key != present.partition_key:
         return []
     known = {(each["schema"], each["name"]): each for each in present.partitions}
-    bounds = {_place(each): each for each in present.partitions}
-    defaults = {
-        (each["parent_schema"], each["parent"]): each for each in present.partitions if each["bound"] == "DEFAULT"
-    }
-    names = {(each["schema"], each["name"]) for each in wanted.partitions}
+    before: list[Statement] = []
+    # They have other bounds, or partitions of their own on one database only. All below them is dropped with them.
+    replaced: set[TableName] = set()
+    for each in wanted.partitions:
+        former = known.get((each["schema"], each["name"]))
+        if former is not None and _is_other_partition(each, former):
+            replaced.add((each["schema"], each["name"]))
+            before += [_detached(former), Statement(f"DROP TABLE {_quoted(each['schema'], each['name'])}", drops=True)]
+    while below := {name for name, each in known.items() if _parent(each) in replaced} - replaced:
+        replaced |= below
+    stays = [each for name, each in known.items() if name not in replaced]
+    bounds = {_place(each): each for each in stays}
+    defaults = {_parent(each): each for each in stays if each["bound"] == "DEFAULT"}
+    names = set(_partition_names(wanted))
     places = {_place(each) for each in wanted.partitions}
     # First, because others may take their place.
-    before = [
-        _detached(each)
-        for each in present.partitions
-        if (each["schema"], each["name"]) not in names and _place(each) not in places
-    ]
+    left = [each for each in stays if (each["schema"], each["name"]) not in names and _place(each) not in places]
+    before = [*map(_detached, left), *before]
+    taken = _taken(target, names - known.keys() - carried.keys())
     statements, after = list[Statement](), list[Statement]()
     for each in wanted.partitions:
         name = (each["schema"], each["name"])
-        if name in known:
-            if each["bound"] and _place(known[name]) not in (_place(each), (*_place(each)[:2], "")):
-                # What it replaces is dropped: one is not done without the other.
-                before += [_detached(each), Statement(f"DROP TABLE {_quoted(*name)}", drops=True)]
-                statements += [replace(new, drops=True) for new in _new_partition(each)]
+        if name in known and name not in replaced:
             continue
-        if former := bounds.get(_place(each)):
-            statements += _renamed_partition(each, former, notes)
-            continue
+        shown, former = display_name(*name), bounds.get(_place(each))
         if each["kind"] == "f":
-            shown = display_name(each["schema"], each["name"])
             notes.append(f"{wanted}: the partition {shown} is a foreign table, which is not created")
             continue
-        if default := defaults.get(_place(each)[:2]):
+        if former is not None and name not in carried and _quoted(*name) not in taken:
+            statements += _renamed_partition(each, former, notes)
+            continue
+        if _quoted(*name) in taken:
+            notes.append(f"{wanted}: its new partition {shown} has the name of another table of the target: drop that")
+            continue
+        # What it replaces, or what it was before, is dropped: one is not done without the other.
+        drops = name in replaced or carried.get(name, False) or former is not None
+        if former is not None:
+            # Another table has its place now.
+            before.append(_detached(former))
+        if default := defaults.get(_parent(each)):
             first, last = _moved_rows(wanted, each, default, len(after))
-            before += first
-            after += last
-        statements += _new_partition(each)
+            before += [replace(new, drops=drops) for new in first]
+            after += [replace(new, drops=drops) for new in last]
+        new_ones = _attached(each) if name in carried else _new_partition(each)
+        statements += [replace(new, drops=drops) for new in new_ones]
     return [*before, *statements, *after]
+
+
+def _is_other_partition(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
+    """Return whether a partition of the target cannot stay for that of the source with its name."""
+    if not wanted["bound"] or wanted["kind"] == "f":
+        return False
+    is_placed = _place(present) in (_place(wanted), (*_parent(wanted), ""))
+    return not is_placed or wanted["kind"] != present["kind"]
+
+
+def _movable(
+    pairs: Iterable[tuple[Member, Definition, Definition]], detached: Mapping[TableName, int]
+) -> dict[TableName, tuple[int, bool]]:
+    """Return the tables of the target that may become partitions of others: oid, and whether to detach them first.
+
+    They are tables of the sync, or partitions of such: their rows are copied again.
+    """
+    of_sync = {
+        present.table: (present.oid, False)
+        for _, wanted, present in pairs
+        if wanted.is_partition and wanted.table == present.table
+    }
+    return {**of_sync, **{name: (oid, True) for name, oid in detached.items()}}
+
+
+def _attached(partition: Mapping[str, Any]) -> list[Statement]:
+    """Return the statements that make a table of the target a partition: rows that it has may be older than that."""
+    name, parent = (partition["schema"], partition["name"]), _quoted(*_parent(partition))
+    attach = f"ALTER TABLE {parent} ATTACH PARTITION {_quoted(*name)} {partition['bound']}"
+    return [deletion(name), Statement(attach, expressions=tuple(partition["expressions"]))]
+
+
+def _parent(partition: Mapping[str, Any]) -> TableName:
+    return partition["parent_schema"], partition["parent"]
 
 
 def _detached(partition: Mapping[str, Any]) -> Statement:
@@ -692,12 +783,10 @@ def _created(target: Connection, wanted: Definition, members: Mapping[int, Membe
     empty = replace(wanted, constraints=[], indexes=[], partitions=[{**each, "bound": ""} for each in own])
     statements += _constraints(f"ALTER TABLE {table}", wanted, empty, Compared(), notes)[1]
     statements += _indexes(wanted, empty, Compared(), notes)
-    statements += _partitions(wanted, empty, notes)
+    statements += _partitions(target, wanted, empty, notes)
     for each in own:
         # All rows are copied again: those that are here may be older than the partition.
-        part, parent = (each["schema"], each["name"]), _quoted(each["parent_schema"], each["parent"])
-        attach = f"ALTER TABLE {parent} ATTACH PARTITION {_quoted(*part)} {each['bound']}"
-        statements += [deletion(part), Statement(attach, expressions=tuple(each["expressions"]))]
+        statements += _attached(each)
     if wanted.owner in known:
         statements.append(Statement(f"ALTER TABLE {table} OWNER TO {quoted_name(wanted.owner)}"))
         for each in (each for each in wanted.partitions if each["kind"] != "f"):

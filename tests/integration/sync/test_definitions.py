@@ -264,6 +264,16 @@ def test_a_column_that_a_user_added_on_the_target_is_not_trusted(pair: Pair) -> 
     assert pair.target.execute("SELECT id, xmin FROM empty ORDER BY 1") == written
 
 
+def test_a_table_that_no_sync_can_have_is_removed_by_its_cure(pair: Pair) -> None:
+    pair.both(PLAIN.format("kept") + PLAIN.format("lost"))
+    pair.start()
+    pair.source.execute("ALTER TABLE lost SET UNLOGGED")
+    (problem,) = pair.run().aside
+    assert problem.cure == "ALTER TABLE public.lost SET LOGGED, or exclude it: trueup sync remove public.lost"
+    assert change_tables.remove(pair.request, ["public.lost"], timeout=30) == ("public.lost",)
+    assert not pair.run().aside
+
+
 def test_every_table_is_counted_and_each_excluded_one_is_named(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,6 +119,9 @@ def with_relatives(target: Connection, tables: Sequence[SyncTable], members: Ite
 
 def _with_cure(problem: Problem, *, is_member: bool) -> Problem:
     """Return the problem with the cure for a started sync: statements are shown for its tables and for new ones."""
+    # The option is one of `trueup sync start`.
+    excluding = f"trueup sync remove {problem.where}"
+    problem = replace(problem, cure=problem.cure.replace(f"--exclude-tables {problem.where}", excluding))
     if problem.cure.startswith("create the table there"):
         cure = f"create and add it: trueup sync ddl --apply; or exclude it: trueup sync remove {problem.where}"
         return replace(problem, cure=cure)

@@ -44,6 +44,8 @@ PINNED: tuple[LiteralString, ...] = (
     "SET row_security = off",
     "SET client_encoding = 'UTF8'",
     "SET synchronize_seqscans = off",
+    # Such a scan shows what an index has, instead of what rows a table has: an index may lack some.
+    "SET enable_indexonlyscan = off",
     # Transactions that need another level name it. Tasks in the level SERIALIZABLE would refuse one another.
     "SET default_transaction_isolation = 'read committed'",
     "SET default_transaction_deferrable = off",

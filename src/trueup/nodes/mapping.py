@@ -49,6 +49,15 @@ class CompareMap:
             *(f"a query instead of the table on {name}" for name, node in self.nodes.items() if node.query),
         )
 
+    def instead(self, left_out: Sequence[str]) -> tuple[str, ...]:
+        """Return the expressions that are compared instead of columns, in words; not those of columns left out."""
+        return tuple(
+            f"instead of {column} of {name}: {expression}"
+            for name, node in self.nodes.items()
+            for column, expression in node.expressions.items()
+            if column not in left_out
+        )
+
     def with_queries(self, queries: Mapping[str, str]) -> CompareMap:
         """Return the mapping with the queries of nodes, which replace those of the mapping."""
         nodes = {name: replace(self.node(name), query=text, table="") for name, text in queries.items()}

@@ -1,4 +1,7 @@
-"""What a verdict is about: all rows and columns of a table, or a part. Every summary is made from these facts."""
+"""What a verdict is about: all rows and columns of a table, as they are, or a part.
+
+Every summary is made from these facts.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,20 @@ _PART = {
 
 @dataclass(frozen=True)
 class Extent:
-    """Which rows and columns were compared; empty: all of them."""
+    """Which rows and columns were compared; empty: all of them, as they are."""
 
     filter: str = ""
     # Nodes of which only some rows were read, or a query instead of the table; in words.
     selected: tuple[str, ...] = ()
     # Columns that a node has, and that were not compared.
     left_out: tuple[str, ...] = ()
+    # What takes values for equal that are not, or replaces them: rules and expressions of a mapping, in words.
+    weakened: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows and all columns were compared."""
-        return not (self.filter or self.selected or self.left_out)
+        """Whether all rows and all columns were compared, as they are."""
+        return not (self.filter or self.selected or self.left_out or self.weakened)
 
     @property
     def has_all_rows(self) -> bool:
@@ -38,7 +43,8 @@ class Extent:
         """Return what limits it, one line each."""
         lines = [f"only rows with: {self.filter}"] if self.filter else []
         lines += self.selected
-        return lines + ([f"columns that were not compared: {', '.join(self.left_out)}"] if self.left_out else [])
+        lines += [f"columns that were not compared: {', '.join(self.left_out)}"] if self.left_out else []
+        return lines + list(self.weakened)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -48,8 +54,8 @@ class Extent:
     def from_json(cls, values: Mapping[str, Any] | None) -> Extent:
         """Return what `as_json` made; nothing: all rows and columns."""
         values = values or {}
-        selected, left_out = (tuple(map(str, values.get(name) or ())) for name in ("selected", "left_out"))
-        return cls(str(values.get("filter") or ""), selected, left_out)
+        names = ("selected", "left_out", "weakened")
+        return cls(str(values.get("filter") or ""), *(tuple(map(str, values.get(name) or ())) for name in names))
 
 
 def shown_verdict(verdict: str, rows: int, extent: Extent) -> str:

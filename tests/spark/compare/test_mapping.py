@@ -71,7 +71,7 @@ def test_a_mapping_and_its_rules(
     )
     assert "local_at: as timestamp" in explained[5]
     assert command(["diff", *arguments, "--recheck", "0"]) == 1
-    assert "note: rule for name: trim, ignore_case, null_is_empty" in capsys.readouterr().out
+    assert "\n  rule for name: trim, ignore_case, null_is_empty\n" in capsys.readouterr().out
     # The same in Python: only the total of order 3 differs by more than the rule allows.
     mapping: dict[str, Any] = {
         "nodes": {"lake": {"columns": {"id": "order_id", "total": "amount"}, "filter": "not gone"}},
@@ -82,7 +82,7 @@ def test_a_mapping_and_its_rules(
     result = trueup.diff("orders", map=mapping, **options)
     found = [(it["kind"], it["key"], it["columns"]) for it in result.to_arrow().to_pylist()]
     assert found == [("changed", [("id", "3")], ["total"])]
-    assert "rule for total: absolute 0.01" in report_of(result)["remarks"]
+    assert "rule for total: absolute 0.01" in report_of(result)["summary"]["extent"]["weakened"]
     mapping["rules"]["total"] = {"relative": 0.01}
     assert trueup.diff("orders", map=mapping, **options).verdict == "MATCH"
 

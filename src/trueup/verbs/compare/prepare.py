@@ -99,8 +99,8 @@ def inexact(plan: Plan) -> str:
 
 
 def remarks_of(plan: Plan, moments: Sequence[Moment], *, is_one_look: bool) -> tuple[str, ...]:
-    """Return the rules, the nodes without a snapshot, and whether differing blocks were looked at once only."""
-    remarks = [f"rule for {column.name}: {column.rule}" for column in plan.columns if column.rule]
+    """Return columns of several types, nodes without a snapshot, and whether blocks were looked at once only."""
+    remarks: list[str] = []
     if {moment.kind for moment in moments} == {POSTGRESQL}:
         remarks += [
             f"{column.name} is compared by value: "

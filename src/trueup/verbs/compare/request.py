@@ -123,8 +123,9 @@ class CompareRun:
     # Whether rows are compared in this process, without Spark.
     is_local: bool = False
     in_flight: Callable[[Collection[KeyValues]], Collection[KeyValues]] | None = None
-    # What the mapping selects on nodes, in words.
+    # What the mapping selects on nodes, and what it compares instead of columns, in words.
     selected: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
 
     @property
     def engine(self) -> RanOnSpark:
@@ -152,4 +153,5 @@ class CompareRun:
     @property
     def extent(self) -> Extent:
         """Which rows and columns are compared."""
-        return Extent(self.request.filter, self.selected, self.plan.left_out)
+        rules = tuple(f"rule for {column.name}: {column.rule}" for column in self.plan.columns if column.rule)
+        return Extent(self.request.filter, self.selected, self.plan.left_out, (*rules, *self.instead))

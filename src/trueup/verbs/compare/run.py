@@ -72,7 +72,7 @@ def run_in(request: CompareRequest, task: OpenTask) -> DiffResult:
         run = CompareRun(table, nodes, plan, state, session, task.progress, steering.sleep, (schema, name))
         run.is_local = is_local
         run.is_held, run.in_flight = all(moment.held for moment in moments), request.in_flight
-        run.selected = request.map.selected()
+        run.selected, run.instead = request.map.selected(), request.map.instead(plan.left_out)
 
         differing = differing_blocks(digests, plan, state)
         if differing and table.digests_only and not plan.is_exact:

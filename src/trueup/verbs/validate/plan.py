@@ -133,19 +133,22 @@ def plan_pair(source: Connection, target: Connection, route: Route, settings: Se
         target_table.oid,
         tuple(column.name for column in target_table.columns),
         tuple(left.name for left, _ in pairs),
-        _extent(source_table, target_table, route, pairs),
+        _extent(source_table, target_table, route, pairs, settings.float_tolerance),
     )
 
 
-def _extent(source: Table, target: Table, route: Route, pairs: Sequence[tuple[ColumnSpec, ColumnSpec]]) -> Extent:
-    """Return which rows and columns are compared."""
+def _extent(
+    source: Table, target: Table, route: Route, pairs: Sequence[tuple[ColumnSpec, ColumnSpec]], tolerance: float
+) -> Extent:
+    """Return which rows and columns are compared, and how floats may differ."""
     compared = {left.name for left, _ in pairs}
     on_target = {right.name for _, right in pairs} | {*route.constants}
     left_out = [column.name for column in source.columns if column.name not in compared]
     left_out += [column.name for column in target.columns if column.name not in {*on_target, *left_out}]
     values = ", ".join(f"{name} = {value}" for name, value in route.constants.items())
     selected = (f"only rows of the target with: {values}",) if values else ()
-    return Extent(route.filter, selected, tuple(left_out))
+    weakened = (f"floats that differ by a relative {tolerance:g} are equal",) if tolerance else ()
+    return Extent(route.filter, selected, tuple(left_out), weakened)
 
 
 def _check_readable(table: Table, node: str) -> None:

@@ -33,8 +33,8 @@ def limits_of(table: Mapping[str, Any]) -> list[str]:
 
 
 def verdict_of(table: Mapping[str, Any]) -> Verdict:
-    """Return the verdict about a table."""
-    if table["reason"]:
+    """Return the verdict about a table; what is only on one node is equal to nothing."""
+    if table["reason"] or len(table["nodes"]) < 2:
         return "VOID"
     return "PROVEN IN PART" if limits_of(table) else "PROVEN"
 

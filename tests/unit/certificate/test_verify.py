@@ -44,7 +44,8 @@ PARTS: list[tuple[dict[str, Any], str]] = [
 
 
 def _table(reason: str = "", name: str = "public.t", **part: Any) -> dict[str, Any]:
-    nodes = [{"node": "n1", "table": name, "table_oid": 1, "system": "1/2", "timeline": 1, "position": "0/1"}]
+    position = {"table": name, "table_oid": 1, "system": "1/2", "timeline": 1, "position": "0/1"}
+    nodes = [{"node": node, **position} for node in ("n1", "n2")]
     table = {"table": name, "reason": reason, "limits": [], "nodes": nodes, "rows": 9, "compared": {**COMPARED, **part},
              "proven_at": "2026-01-01T00:00:00Z"}  # fmt: skip
     return {**table, "verdict": verdict_of(table)}
@@ -70,6 +71,11 @@ def _issue(
         "previous": {"id": "i", "number": before["number"], "sha256": hash_of(before)} if before else None,
         "signed_by": public_text(private.public_key()) if private else None,
     }  # fmt: skip
+    return _signed(key, statement)
+
+
+def _signed(key: str, statement: dict[str, Any]) -> str:
+    private = read_private(Path(key)) if key else None
     document: dict[str, Any] = {"statement": statement, "sha256": hash_of(statement)}
     if private:
         value = private.sign(canonical(statement)).hex()
@@ -192,6 +198,18 @@ def test_what_is_void_is_never_verified_as_proven(tmp_path: Path, key: str) -> N
     result = verify_certificate(_file(tmp_path, _issue(key, reason="slot lost")), key=f"{key}.pub")
     assert (result.verdict, result.exit_code) == ("UNVERIFIED", 2)
     assert "public.t is not proven: slot lost" in result.files[0].unverified[0]
+    # Who has the key states nothing, or what is equal to nothing.
+    nothing = json.loads(_issue(key))["statement"] | {"tables": [], "verdict": "VOID"}
+    alone = {**_table(), "nodes": _table()["nodes"][:1]}
+    void = {**alone, "verdict": "VOID"}
+    for text, verdict, words in (
+        (_signed(key, nothing), "UNVERIFIED", "it states nothing"),
+        (_issue(key, table=alone), "REFUSED", "contradicts"),
+        (_issue(key, table=void), "UNVERIFIED", "fewer than two nodes"),
+    ):
+        result = verify_certificate(_file(tmp_path, text), key=f"{key}.pub")
+        (file,) = result.files
+        assert (result.verdict, words in "".join((*file.wrong, *file.unverified))) == (verdict, True), words
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -162,9 +162,11 @@ def _unverified(document: Mapping[str, Any], wanted: str) -> Iterator[str]:
             f"the issuer is not known: the key {_short(str(statement['signed_by']))} is part of the file; give the"
             " public key of the issuer with --key, or its fingerprint with --fingerprint"
         )
+    if not statement["tables"]:
+        yield "it states nothing: it has no table"
     for table in statement["tables"]:
-        if table["reason"]:
-            yield f"it states that {table['table']} is not proven: {table['reason']}"
+        if verdict_of(table) == "VOID":
+            yield f"it states that {table['table']} is not proven: {table['reason'] or 'it has fewer than two nodes'}"
 
 
 def _remarks(statement: Mapping[str, Any], *, is_first: bool) -> Iterator[str]:

@@ -51,6 +51,8 @@ class Look:
     target_files: Mapping[Name, Mapping[str, str]]
     # Per table of the source: partitions and heirs whose changes are not seen.
     limits: Mapping[int, Mapping[str, str | None]]
+    # Per table of the target: a table that inherits from it, or None. Its rows are rows of the table.
+    target_heirs: Mapping[Name, str | None]
     # The publications of the subscriptions, and what they and the publication of the slot publish of the tables.
     subscribed: tuple[str, ...]
     published: Mapping[tuple[str, int], Published]
@@ -71,6 +73,10 @@ class Look:
                 f"partitions or heirs of {display_name(*name)}"
                 for name, oid in self.source.items()
                 if self.limits[oid] != before.limits.get(oid, self.limits[oid])
+            ),
+            *(
+                f"heirs of target {display_name(*name)}"
+                for name, _ in self.target_heirs.items() ^ before.target_heirs.items()
             ),
             *(f"publication {name}" for name in {*self.subscribed} ^ {*before.subscribed}),
             *(
@@ -156,10 +162,11 @@ class Looker:
             source,
             {name: oid for name, (oid, *_) in on_target.items()},
             {(str(schema), str(table)): tuple(columns) for schema, table, _, _, columns, *_ in selected},
-            {name: columns for name, (_, columns, _) in on_target.items()},
+            {name: columns for name, (_, columns, *_) in on_target.items()},
             {int(oid): {**files, **meanings.get(oid, {})} for _, _, oid, files, *_ in selected},
-            {name: {**files, **target_meanings.get(oid, {})} for name, (oid, _, files) in on_target.items()},
+            {name: {**files, **target_meanings.get(oid, {})} for name, (oid, _, files, _) in on_target.items()},
             {int(oid): dict(limits) for _, _, oid, _, _, _, limits in selected},
+            {name: heir for name, (*_, heir) in on_target.items()},
             subscribed,
             published,
             is_undecided,
@@ -170,6 +177,8 @@ class Looker:
         limits = look.limits[pair.oid]
         if limits["heir"]:
             return f"{limits['heir']} inherits from it, so its rows are rows of two tables; compare it with trueup diff"
+        if heir := next((look.target_heirs[name] for name, oid in look.target.items() if oid == pair.target_oid), None):
+            return f"{heir} inherits from it on the target: its rows are rows of two tables; use trueup diff"
         if not self.publication:
             return ""
         if limits["unlogged"]:
@@ -277,11 +286,14 @@ def _meanings(connection: Connection, oids: Iterable[int]) -> dict[int, dict[str
 
 def _targets(
     connection: Connection, statement: LiteralString, names: Iterable[Name]
-) -> dict[Name, tuple[int, tuple[str, ...], dict[str, str]]]:
+) -> dict[Name, tuple[int, tuple[str, ...], dict[str, str], str | None]]:
     listed = list(names)
     values = {"schemas": [name[0] for name in listed], "tables": [name[1] for name in listed]}
     rows = connection.execute(statement, values).fetchall()
-    return {(str(schema), str(table)): (int(oid), tuple(columns), files) for schema, table, oid, columns, files in rows}
+    return {
+        (str(schema), str(table)): (int(oid), tuple(columns), files, heir)
+        for schema, table, oid, columns, files, heir in rows
+    }
 
 
 def _statements() -> dict[str, LiteralString]:

@@ -42,7 +42,9 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
                                           WHERE a.attrelid = c.oid AND a.attnum > 0))
        -- A partition that was detached and attached again has another value: its rows may have been changed meanwhile.
        || (SELECT coalesce(jsonb_object_agg('attached ' || i.inhrelid, i.xmin::text), '{}')
-             FROM pg_partition_tree(c.oid) m JOIN pg_inherits i ON i.inhrelid = m.relid WHERE m.relid <> c.oid)
+             FROM pg_partition_tree(c.oid) m JOIN pg_inherits i ON i.inhrelid = m.relid WHERE m.relid <> c.oid),
+       -- Rows of a table that inherits are rows of the table, and its changes are not seen.
+       (SELECT min(h.inhrelid::regclass::text) FROM pg_inherits h WHERE h.inhparent = c.oid AND c.relkind = 'r')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(tables)s::text[]))
 

@@ -20,7 +20,8 @@ from trueup.errors import Interrupted, NodeError, QueryError, TrueupError
 
 TIMED_OUT = "57014"
 # How a query over a range of keys reads it: "pages": all rows of the range, in the order of the pages. "ordered": the
-# first rows in the order of the key. Estimates of a range may be wrong by any factor, so the planner does not choose.
+# first rows in the order of the key, from the entries of its index: for plans only, because an index may lack rows.
+# Estimates of a range may be wrong by any factor, so the planner does not choose.
 Scan = Literal["any", "pages", "ordered"]
 _Mode = tuple[float, Scan]
 _DEFAULT_MODE: _Mode = (0.0, "any")
@@ -104,7 +105,8 @@ class Reader:
             cursor.execute(
                 f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on;"
                 f" SET enable_indexscan = {_switch(scan != 'pages')}; SET enable_bitmapscan = on;"
-                f" SET enable_sort = {_switch(scan != 'ordered')}"
+                f" SET enable_sort = {_switch(scan != 'ordered')};"
+                f" SET enable_indexonlyscan = {_switch(scan == 'ordered')}"
             )
             self._mode = mode
 

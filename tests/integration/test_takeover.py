@@ -751,7 +751,7 @@ def test_a_view_in_place_of_a_table_is_not_read(squatter: Hostile) -> None:
     assert not squatter.is_superuser()
 
 
-def test_who_locks_a_table_does_not_keep_others_from_theirs(squatter: Hostile) -> None:
+def test_who_locks_a_table_does_not_stop_work_on_others(squatter: Hostile) -> None:
     """As its owner may, also for hours: of tables that are not needed, nothing is asked that waits for their locks."""
     n1, n2 = squatter.databases
     squatter.run("CREATE SCHEMA own CREATE TABLE held (id int PRIMARY KEY)")

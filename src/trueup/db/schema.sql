@@ -124,7 +124,7 @@ SELECT 'constraint' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c
                 SELECT g, pg_get_indexdef(i.indexrelid, g, false) FROM generate_series(1, i.indnkeyatts::int) g WHERE i.indkey[g - 1] = 0
                 UNION ALL SELECT i.indnkeyatts + 1, pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) e(place, text)),
            'index is valid', i.indisvalid,
-           -- ALTER TABLE … DISABLE TRIGGER ALL: the constraint is not enforced any more.
+           -- ALTER TABLE ... DISABLE TRIGGER ALL: the constraint is not enforced any more.
            'disabled', EXISTS (SELECT FROM pg_trigger t WHERE t.tgconstraint = k.oid AND t.tgenabled IN ('D', 'R'))
        ) AS facts
   FROM unnest(%(relations)s::oid[]) wanted(oid)

@@ -29,7 +29,7 @@ class Copy:
     def __init__(self, up: Database, down: Database) -> None:
         self.up = up
         self.down = down
-        # Their addresses, if they are not those of the superuser.
+        # Addresses of nodes that are not those of the superuser.
         self.nodes: dict[str, str] = {}
         self.name = "v"
         self.engine: Literal["local", "spark"] = "local"
@@ -42,7 +42,7 @@ class Copy:
     @property
     def validation(self) -> Validation:
         """Return the validation."""
-        return Validation(self.name, meta=self.meta, nodes=self.nodes or {"n1": self.up.uri, "n2": self.down.uri})
+        return Validation(self.name, meta=self.meta, nodes={"n1": self.up.uri, "n2": self.down.uri, **self.nodes})
 
     @property
     def slot(self) -> str:

@@ -233,9 +233,8 @@ def test_triggers_that_always_fire(databases: Databases) -> None:
     moving = Moving(old, new, Node("old", old.uri), Node("new", new.uri))
     request = SyncRequest(moving.first, moving.second, Scope("main", create_schema=True))
     (named,) = [remark for remark in sync.plan(request).remarks if "disabled on the target until" in remark]
-    head, *lines = named.splitlines()
-    assert head.startswith("2 triggers disabled")
-    assert lines == ["  public.items: b_always, f_replica"]
+    assert named.startswith("2 triggers disabled")
+    assert named.endswith(": public.items: b_always, f_replica")
     sync.start(request, Silent())
     before = states(old)
     assert states(new) == {**before, "items.b_always": "D", "items.f_replica": "D"}

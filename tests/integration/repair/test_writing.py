@@ -91,7 +91,10 @@ def test_a_column_that_is_generated_on_one_node_only(nodes_with: NodesWith) -> N
     down = nodes.repair(nodes.diff(exclude_columns=["own"]), source_of_truth="n1", execute=True)
     assert (down.verdict, down.left_counts) == ("REPAIRED", {})
     assert down.written["n2"] == {"insert": 1, "update": 2, "delete": 1}
-    assert down.remarks == ("column g is generated on n1, which computes it; the other nodes get its value",)
+    assert down.remarks == (
+        "column g is generated on n1, which computes it; the other nodes get its value",
+        "columns that were not compared: own",
+    )
     assert nodes[2].execute(rows) == before[1] == [(1, 1, 2), (2, 2, 4), (3, 3, 6), (5, 5, 10)]
     assert nodes[2].execute("SELECT own FROM items WHERE id = 1") == [("o",)]
     back = nodes.undo(down, execute=True)

@@ -23,6 +23,7 @@ from trueup.errors import NodeError, TrueupError
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.switchover import decision, document, guard, pause, pointer
+from trueup.verbs.switchover.deadline import at_most
 from trueup.verbs.switchover.fence import Fence, open_session
 from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import AFTER, OPEN, PREPARE, Phases
@@ -117,9 +118,12 @@ def _close(request: SwitchoverRequest, node: Node, connection: Connection) -> li
 
     The database is moved or not whatever happens here: what failed is repeated by the next command.
     """
+    timeout = min(_CLOSE_SECONDS, request.timeout)
     try:
-        if pointer.is_installed(connection):
-            guard.close(connection, request.sync, timeout=min(_CLOSE_SECONDS, request.timeout))
+        # The move may have failed because this database does not answer.
+        with at_most(timeout + decision.OPEN_SECONDS, connection):
+            if pointer.is_installed(connection):
+                guard.close(connection, request.sync, timeout=timeout)
     except (psycopg.Error, TrueupError) as error:
         reason = error_from_server(error, node).message
         return [f"partitions that are created later on {node.name} accept writes: {reason}"]

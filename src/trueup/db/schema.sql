@@ -343,7 +343,7 @@ SELECT 'type' AS kind, n.nspname::text AS schema, NULL::text[] AS home, ARRAY[t.
                                 'collation', (SELECT co.collname FROM pg_collation co WHERE co.oid = r.rngcollation),
                                 'operators', (SELECT format('%%I.%%I', opn.nspname, op.opcname) FROM pg_opclass op
                                                 JOIN pg_namespace opn ON opn.oid = op.opcnamespace WHERE op.oid = r.rngsubopc),
-                                'multirange', format_type(r.rngmultitypid, NULL),
+                                'multirange', format_type((to_jsonb(r) ->> 'rngmultitypid')::oid, NULL),
                                 'canonical', r.rngcanonical::text, 'difference', r.rngsubdiff::text)
                        FROM pg_range r WHERE r.rngtypid = t.oid),
            'functions', CASE WHEN t.typtype = 'b' THEN

@@ -21,8 +21,9 @@ SELECT current_database()::text,
 
 -- name: facts
 -- TRUNCATE and everything that writes a table again replace its file. A partition or child that is removed and added
--- again has another row in pg_inherits. A column that is dropped and added again, renamed, or of another type has another row in pg_attribute; the expression of a virtual column has
--- its own; fields of composite types and labels of enumerations are part of a column.
+-- again has another row in pg_inherits. A column that is dropped and added again, renamed, or of another type has another row
+-- in pg_attribute; the expression of a virtual column has its own; fields of composite types and labels of enumerations are
+-- part of a column.
 WITH RECURSIVE tree AS (
     SELECT c.oid, NULL::xid AS added FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname = %(schema)s AND c.relname = %(table)s
@@ -38,7 +39,7 @@ WITH RECURSIVE tree AS (
     SELECT part.oid FROM types t JOIN pg_type y ON y.oid = t.oid CROSS JOIN LATERAL (
            SELECT y.typbasetype WHERE y.typtype = 'd'
            UNION ALL SELECT y.typelem WHERE y.typcategory = 'A'
-           UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE y.oid IN (r.rngtypid, r.rngmultitypid)
+           UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE y.oid IN (r.rngtypid, (to_jsonb(r) ->> 'rngmultitypid')::oid)
            UNION ALL SELECT f.atttypid FROM pg_attribute f
                       WHERE y.typtype = 'c' AND f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) part(oid)
      WHERE part.oid >= 16384
